@@ -1,0 +1,222 @@
+"""The same from Python as from the command line: train, resume, evaluate, load.
+
+run = srl.train("cartpole", launcher="local")
+policy = srl.load(run.folder)
+action = policy.act(observation)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from srl import catalog
+from srl.core.algorithm import Policy
+from srl.core.arrays import Arrays
+from srl.core.env import AgentSpec, Box, Discrete
+from srl.core.errors import ConfigError
+from srl.core.experiment import Experiment
+from srl.core.names import load_object, nearest
+from srl.launch.config import decode_experiment
+from srl.launch.controller import Controller
+from srl.launch.evaluate import Evaluation, evaluate, load_policy
+from srl.launch.folder import RunFolder, default_folder
+from srl.launch.initialise import fresh_sections, read_donor, write_initial
+from srl.launch.options import parse_options, to_arguments
+from srl.launch.plan import Plan, make_plan
+from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
+from srl.telemetry.view import Silent, View
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+
+ViewFactory = Callable[[Experiment[Any]], View]
+
+
+def find_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment[Any]:
+    """The experiment called `name`, with command-line options applied.
+
+    Raises ConfigError for an unknown name (naming the nearest) or a bad option.
+    """
+    return parse_options(_find(name, arguments), arguments)
+
+
+def train(
+    experiment: str | Experiment[Any],
+    *,
+    view: ViewFactory | None = None,
+    **options: Any,
+) -> Run:
+    """Train an experiment and wait for its end.
+
+    Args:
+        experiment: a name (`cartpole`, `gym/ANY-ID`, `file.py:function`) or an Experiment.
+        view: shows progress; nothing is shown without one.
+        **options: as on the command line, with `__` for the dot: `launcher="inline"`,
+            `actors__count=2`, `stop__env_steps=10_000`.
+
+    Raises:
+        ConfigError: before anything was started.
+    """
+    arguments = to_arguments(
+        {k.replace("__", ".").replace("_", "-"): v for k, v in options.items()}
+    )
+    if isinstance(experiment, str):
+        experiment = find_experiment(experiment, arguments)
+    elif arguments:
+        experiment = parse_options(experiment, arguments)
+    return train_experiment(experiment, view or _silent)
+
+
+def train_experiment(experiment: Experiment[Any], view: ViewFactory) -> Run:
+    """Train a complete experiment in a new run folder."""
+    _check_devices(experiment)
+    plan = make_plan(experiment)
+    sections = None
+    if experiment.init_from is not None:
+        sections = fresh_sections(experiment, plan, read_donor(Path(experiment.init_from)))
+    path = Path(experiment.out) if experiment.out else default_folder(experiment.name)
+    folder = RunFolder.create(path)
+    keep = experiment.checkpoint.keep
+    checkpoint = None if sections is None else write_initial(folder, sections, keep)
+    return _run(experiment, folder, checkpoint, view, plan)
+
+
+def resume(
+    path: Path | str, arguments: Sequence[str] = (), *, view: ViewFactory | None = None
+) -> Run:
+    """Go on with a run from its newest checkpoint; options may be changed, and are recorded."""
+    folder = RunFolder.open(Path(path))
+    experiment = parse_options(decode_experiment(folder.read("config.json")), arguments)
+    checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
+    _check_devices(experiment)
+    plan = make_plan(experiment)
+    for route in plan.routes:
+        load_policy(experiment, route, checkpoint)  # raises where the network is another
+    return _run(experiment, folder, checkpoint, view or _silent, plan)
+
+
+def evaluate_run(path: Path | str, *, episodes: int = 100) -> Evaluation:
+    """Play a run's newest checkpoint."""
+    experiment, plan, checkpoint = _open_run(Path(path))
+    return evaluate(experiment, plan, checkpoint, episodes=episodes)
+
+
+class LoadedPolicy:
+    """A trained policy, for use outside SRL."""
+
+    def __init__(self, policy: Policy, agent: AgentSpec) -> None:
+        self._policy = policy
+        self._agent = agent
+
+    def act(self, observation: Any, *, greedy: bool = True) -> Any:
+        """The action for one observation, as the env gives it.
+
+        Args:
+            observation: an array, a number, or a dict or tuple of them, unbatched.
+            greedy: the most likely action; otherwise a sampled one.
+        """
+        inputs: Arrays = {"first": np.zeros(1, bool)}
+        for part in self._agent.observations:
+            value: Any = observation
+            for key in part.name.split(".")[1:]:
+                value = value[int(key)] if isinstance(value, tuple | list) else value[key]
+            array = np.asarray(value, part.dtype)
+            if array.shape != part.shape:
+                raise ConfigError(
+                    f"{part.name!r} of an observation has shape {part.shape}, got {array.shape}"
+                )
+            inputs[part.name] = array[None]
+        act = self._policy.act_greedy if greedy else self._policy.act
+        action = act(inputs)["action"][0]
+        if isinstance(self._agent.action, Discrete):
+            return int(action)
+        if isinstance(self._agent.action, Box):
+            low = np.reshape(self._agent.action.low, self._agent.action.shape)
+            high = np.reshape(self._agent.action.high, self._agent.action.shape)
+            return np.clip(action, low, high).astype(np.float32)
+        return action
+
+
+def load(path: Path | str) -> LoadedPolicy:
+    """The policy of a run's newest checkpoint."""
+    experiment, plan, checkpoint = _open_run(Path(path))
+    route = plan.routes[0]
+    return LoadedPolicy(load_policy(experiment, route, checkpoint), route.agent_spec())
+
+
+def _find(name: str, arguments: Sequence[str]) -> Experiment[Any]:
+    if name.startswith("gym/"):
+        make = load_object(catalog.FALLBACK_EXPERIMENT)
+        return make(name, _value("--env.options", arguments) or "{}", ())
+    if ":" in name:
+        made = load_object(name)
+        experiment = made() if callable(made) else made
+        if not isinstance(experiment, Experiment):
+            raise ConfigError(f"{name!r} does not return an Experiment but {type(experiment)}")
+        return experiment
+    if name not in catalog.EXPERIMENTS:
+        hint = nearest(name, list(catalog.EXPERIMENTS)) or "."
+        raise ConfigError(
+            f"unknown experiment {name!r}{hint} 'srl list' lists them; gym/ANY-ID, "
+            "module:function and file.py:function are experiments too"
+        )
+    return load_object(catalog.EXPERIMENTS[name])()
+
+
+def _value(option: str, arguments: Sequence[str]) -> str | None:
+    """The value an option is given, where the recipe itself depends on it."""
+    for before, after in pairwise(arguments):
+        if before == option:
+            return after
+    return None
+
+
+def _run(
+    experiment: Experiment[Any],
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    view: ViewFactory,
+    plan: Plan,
+) -> Run:
+    shown = view(experiment)
+    try:
+        summary = Controller(experiment, plan, folder, shown, checkpoint=checkpoint).run()
+    finally:
+        shown.close()
+    return Run(folder.path, summary)
+
+
+def _open_run(path: Path) -> tuple[Experiment[Any], Plan, Checkpoint]:
+    folder = RunFolder.open(path)
+    experiment = decode_experiment(folder.read("config.json"))
+    checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
+    return experiment, make_plan(experiment), checkpoint
+
+
+def _check_devices(experiment: Experiment[Any]) -> None:
+    for option, device in (
+        ("trainers.device", experiment.trainers.device),
+        ("policies.device", experiment.policies.device),
+    ):
+        kind = device.partition(":")[0]
+        if kind not in ("cpu", "cuda"):
+            raise ConfigError(f"{option} must be cpu, cuda or cuda:N, got {device!r}")
+        if kind == "cuda":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise ConfigError(f"{option} is {device!r}, but torch finds no CUDA device here")
+
+
+def _silent(_: Experiment[Any]) -> View:
+    return Silent()

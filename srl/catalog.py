@@ -1,0 +1,19 @@
+"""Names and what they stand for: strings only, imported when used.
+
+Adding an env family, an algorithm or an experiment is one file and one line here.
+"""
+
+ENVS = {
+    "gym": "srl.envs.gym:GymFamily",
+    "toy": "srl.envs.toy:ToyFamily",
+}
+"""Env family to its factory: `gym/CartPole-v1` is `CartPole-v1` of `gym`."""
+
+EXPERIMENTS = {
+    "cartpole": "srl.experiments.cartpole:cartpole",
+    "acrobot": "srl.experiments.acrobot:acrobot",
+}
+"""Experiment to the function that returns it."""
+
+FALLBACK_EXPERIMENT = "srl.experiments.gym:gym"
+"""Makes an experiment of any `gym/ID`, by its spaces."""

@@ -1,0 +1,173 @@
+"""The command line: srl train, resume, eval, list, explain, inspect.
+
+Exit codes: 0 ended as asked; 1 the return asked for was not reached; 2 bad input, nothing was
+started; 3 the run failed; 130 Ctrl-C.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+USAGE = """\
+usage: srl COMMAND ...
+
+  srl train NAME [--launcher inline|local] [--out DIR] [--a.b value ...]
+                          train an experiment (--help lists its options)
+  srl resume RUN [--a.b value ...]
+                          go on with a run from its newest checkpoint
+  srl eval RUN [--episodes N]
+                          play a run's newest checkpoint
+  srl list                experiments and env families
+  srl explain NAME [--a.b value ...]
+                          the workers, streams and memory of an experiment
+  srl inspect CHECKPOINT  what a checkpoint (or a run's newest) holds and restores
+
+NAME is one of 'srl list', gym/ANY-ID, module:function or file.py:function.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    from srl.core.errors import SrlError
+
+    sys.path.insert(0, os.getcwd())  # module:Object means the launch folder too, as in workers
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        sys.stdout.write(USAGE)
+        return 0 if words else 2
+    if words[0] not in COMMANDS:
+        from srl.core.names import nearest
+
+        return _refuse(f"unknown command {words[0]!r}{nearest(words[0], list(COMMANDS))}")
+    try:
+        return COMMANDS[words[0]](words[1:])
+    except SrlError as error:
+        return _refuse(str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _train(words: list[str]) -> int:
+    from srl import api
+    from srl.launch.options import help_text
+
+    name, options = _first(words, "srl train NAME")
+    if "--help" in options or "-h" in options:
+        sys.stdout.write(help_text(api.find_experiment(name), f"srl train {name}"))
+        return 0
+    experiment = api.find_experiment(name, options)
+    return _finish(api.train_experiment(experiment, _view))
+
+
+def _resume(words: list[str]) -> int:
+    from srl import api
+
+    path, options = _first(words, "srl resume RUN")
+    return _finish(api.resume(path, options, view=_view))
+
+
+def _eval(words: list[str]) -> int:
+    from srl import api
+    from srl.core.errors import ConfigError
+
+    path, options = _first(words, "srl eval RUN")
+    episodes = 100
+    if options:
+        if len(options) != 2 or options[0] != "--episodes" or not options[1].isdigit():
+            raise ConfigError(f"srl eval takes --episodes N, got {' '.join(options)}")
+        episodes = int(options[1])
+    result = api.evaluate_run(path, episodes=max(1, episodes))
+    line = {
+        "eval_return": result.mean,
+        "episodes": len(result.returns),
+        "lowest": min(result.returns, default=None),
+        "highest": max(result.returns, default=None),
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
+    return 0
+
+
+def _list(words: list[str]) -> int:
+    from srl import catalog
+    from srl.core.errors import ConfigError
+
+    if words:
+        raise ConfigError(f"srl list takes no arguments, got {' '.join(words)}")
+    lines = ["experiments:", *(f"  {name}" for name in catalog.EXPERIMENTS)]
+    lines += ["  gym/ANY-ID  (any Gymnasium env, recipe by its spaces)"]
+    lines += ["env families:", *(f"  {family}/..." for family in catalog.ENVS)]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _explain(words: list[str]) -> int:
+    from srl import api
+    from srl.launch.explain import explain
+
+    name, options = _first(words, "srl explain NAME")
+    sys.stdout.write(explain(api.find_experiment(name, options)))
+    return 0
+
+
+def _inspect(words: list[str]) -> int:
+    from srl.launch.explain import inspect
+
+    path, _ = _first(words, "srl inspect CHECKPOINT")
+    sys.stdout.write(inspect(Path(path)))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "resume": _resume,
+    "eval": _eval,
+    "list": _list,
+    "explain": _explain,
+    "inspect": _inspect,
+}
+
+
+def _first(words: list[str], usage: str) -> tuple[str, list[str]]:
+    from srl.core.errors import ConfigError
+
+    if not words or words[0].startswith("-"):
+        raise ConfigError(f"a name is missing: {usage}")
+    return words[0], words[1:]
+
+
+def _view(experiment: Any) -> Any:
+    from srl.telemetry.view import make_view
+
+    view = make_view(experiment.name, experiment.stop.env_steps)
+    view.say(f"{experiment.name}: launcher {experiment.launcher}, seed {experiment.seed}")
+    return view
+
+
+def _finish(run: Any) -> int:
+    """Say how the run ended; the exit code."""
+    summary = run.summary
+    facts = ("status", "reason", "env_steps", "seconds", "mean_return", "eval_return")
+    shown = {k: summary[k] for k in facts} | {"folder": str(run.folder)}
+    sys.stdout.write(json.dumps(shown) + "\n")
+    if summary["status"] == "failed":
+        return 3
+    if summary["status"] == "interrupted":
+        return 130 if "SIGINT" in summary["reason"] else 0
+    wanted = json.loads((run.folder / "config.json").read_text())["stop"]["return_"]
+    reached = summary["eval_return"]
+    if wanted is not None and not (reached is not None and reached >= wanted):
+        sys.stderr.write(f"the final evaluation gave {reached}, asked for {wanted}\n")
+        return 1
+    return 0
+
+
+def _refuse(message: str) -> int:
+    sys.stderr.write(f"srl: {message}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

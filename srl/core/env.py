@@ -1,0 +1,226 @@
+"""The environment protocol: `E` environments of `A` agents each, stepped together.
+
+An env writes into arrays its caller owns; it never allocates a row. Episode ends follow
+Gymnasium's NEXT_STEP autoreset: the step after an end ignores its action, resets, and reports
+reward 0. The final observation is therefore a row of its own, with `valid` False.
+
+Agents are handed over in *sets*, one a route: `out[s]` holds the rows of the agents of set `s`.
+An env with one set sees all of its agents in `out[0]`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from srl.core.errors import ConfigError
+from srl.core.spec import Field, Spec
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One choice of `n`; an action is `[] int64`."""
+
+    n: int
+
+    @property
+    def field(self) -> Field:
+        """How the action lies in a row."""
+        return Field("action", (), "int64")
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several independent choices; an action is `[len(nvec)] int64`."""
+
+    nvec: tuple[int, ...]
+
+    @property
+    def field(self) -> Field:
+        """How the action lies in a row."""
+        return Field("action", (len(self.nvec),), "int64")
+
+
+@dataclass(frozen=True)
+class Box:
+    """Real numbers; an action is `[*shape] float32`. Env adapters clip to `low` and `high`."""
+
+    shape: tuple[int, ...]
+    low: tuple[float, ...]
+    """Lower bounds, flattened; may be -inf."""
+    high: tuple[float, ...]
+    """Upper bounds, flattened; may be inf."""
+
+    @property
+    def field(self) -> Field:
+        """How the action lies in a row."""
+        return Field("action", self.shape, "float32")
+
+
+ActionSpace = Discrete | MultiDiscrete | Box
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One named part of what an agent sees."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    categories: tuple[int, ...] = ()
+    """For categorical values, the number of values of each element, flattened; else empty."""
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """What an agent sees and does."""
+
+    observations: tuple[Observation, ...]
+    action: ActionSpace
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain form, for messages."""
+        kind = type(self.action).__name__
+        return {
+            "observations": [asdict(o) for o in self.observations],
+            "action": {"kind": kind, **asdict(self.action)},
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "AgentSpec":
+        """The AgentSpec that `to_dict` wrote."""
+        options = {k: _tuples(v) for k, v in data["action"].items() if k != "kind"}
+        kind = {"Discrete": Discrete, "MultiDiscrete": MultiDiscrete, "Box": Box}
+        observations = [{k: _tuples(v) for k, v in o.items()} for o in data["observations"]]
+        return AgentSpec(
+            tuple(Observation(**o) for o in observations), kind[data["action"]["kind"]](**options)
+        )
+
+    @property
+    def observation_spec(self) -> Spec:
+        """The observation fields of a row."""
+        return Spec(tuple(Field(o.name, o.shape, o.dtype) for o in self.observations))
+
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """Names of the observation fields."""
+        return tuple(o.name for o in self.observations)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """The shape of an env: how many, whose agents, what they see and do."""
+
+    name: str
+    num_envs: int
+    agents: Mapping[str, AgentSpec]
+    """Agent name to what it sees and does, in lane order."""
+    restores: str
+    """What `save` can bring back, in one sentence for the checkpoint's contract."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationRows:
+    """What an env writes before an action; every array `[E, A, ...]`."""
+
+    obs: dict[str, np.ndarray]
+    first: np.ndarray
+    """bool: the first observation of an episode."""
+    valid: np.ndarray
+    """bool: acting on this row is a real transition (False on the final observation)."""
+    acting: np.ndarray
+    """bool: the agent acts at this row."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRows:
+    """What an env writes after an action; every array `[E, A]`."""
+
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvRequest:
+    """Everything an env factory is told."""
+
+    name: str
+    """What follows the family in the env's name: `CartPole-v1` of `gym/CartPole-v1`."""
+    options: Mapping[str, Any]
+    wrappers: tuple[str, ...]
+    num_envs: int
+    seed: int
+    first_env: int
+    """Number, in the whole run, of env 0 here: seeds and error messages use run-wide numbers."""
+    reseed: Literal["episode", "start"]
+    sets: tuple[tuple[int, ...], ...] | None = None
+    """Agent indices of each route's set; None: one set of all agents."""
+
+
+class Env(Protocol):
+    """A batch of environments. Called by one actor, from one thread."""
+
+    spec: EnvSpec
+
+    def reset(self, out: Sequence[ObservationRows]) -> None:
+        """Begin an episode in every env and write its first observations.
+
+        Raises EnvError naming env, lane and seed.
+        """
+        ...
+
+    def step(
+        self,
+        actions: Sequence[np.ndarray],
+        outcome: Sequence[OutcomeRows],
+        out: Sequence[ObservationRows],
+    ) -> None:
+        """Apply `actions[s]` `[E, A_s, *shape]`; write what came of them, and what is seen next.
+
+        Raises EnvError naming env, lane, seed and last action.
+        """
+        ...
+
+    def save(self) -> dict[str, np.ndarray]:
+        """State from which `load` continues every episode exactly, as `spec.restores` says."""
+        ...
+
+    def load(self, state: Mapping[str, np.ndarray], seen: Sequence[ObservationRows]) -> bool:
+        """Bring back a saved state; False where the env did not show again what was `seen`."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; may be called twice."""
+        ...
+
+
+class EnvFactory(Protocol):
+    """What an env's catalogue entry, or a user's `module:Object`, must be."""
+
+    def make_batch(self, request: EnvRequest) -> Env:
+        """Build the env; raises ConfigError where the request cannot be met."""
+        ...
+
+
+def episode_seed(seed: int, env: int, episode: int) -> int:
+    """Seed of one episode of one env of a run: independent over all three, below 2**31."""
+    sequence = np.random.SeedSequence((seed, env, episode))
+    return int(sequence.generate_state(1, np.uint32)[0] >> 1)
+
+
+def agent_sets(request: EnvRequest, num_agents: int) -> tuple[tuple[int, ...], ...]:
+    """The agent sets of a request, checked against the env's number of agents."""
+    sets = request.sets or (tuple(range(num_agents)),)
+    named = sorted(index for members in sets for index in members)
+    if named != list(range(num_agents)):
+        raise ConfigError(
+            f"env {request.name!r} has agents 0..{num_agents - 1}, its routes name {named}: "
+            "every agent must be in exactly one route"
+        )
+    return sets

@@ -1,0 +1,205 @@
+"""An experiment: which env, which algorithm, how many workers, and when to stop.
+
+It is data. The same experiment runs in one process or many; `launch/plan.py` turns it into the
+graph of workers and streams.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from srl.core.algorithm import AlgorithmConfig
+from srl.core.errors import ConfigError
+
+Substrate = Literal["auto", "inline", "shm"]
+AlgorithmT = TypeVar("AlgorithmT", bound=AlgorithmConfig)
+
+
+def check_at_least(option: str, value: float, lowest: float) -> None:
+    """Raise ConfigError where a number is below what makes sense."""
+    if value < lowest:
+        raise ConfigError(f"{option} must be at least {lowest}, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """The environment."""
+
+    name: str
+    """Name in the catalogue, gym/ANY-ID, module:Object or file.py:Object."""
+    options: str = "{}"
+    """Keyword arguments of the env, as JSON: '{"difficulty": 1}'."""
+    wrappers: tuple[str, ...] = ()
+    """Gymnasium wrappers, module:Object, applied in this order."""
+    reseed: Literal["episode", "start"] = "episode"
+    """Seed every episode (exact resume), or only the first (where a seeded reset is slow)."""
+
+    def __post_init__(self) -> None:
+        self.keywords()
+
+    def keywords(self) -> dict[str, Any]:
+        """The options, parsed."""
+        try:
+            options = json.loads(self.options)
+        except ValueError as error:
+            raise ConfigError(f"env.options is not JSON ({error}): {self.options!r}") from error
+        if not isinstance(options, dict):
+            raise ConfigError(f"env.options must be a JSON object, got {self.options!r}")
+        return options
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorsConfig:
+    """The actors, which step the envs."""
+
+    count: int = 1
+    """Actor workers."""
+    envs: int = 16
+    """Envs an actor."""
+    groups: int = 1
+    """Groups an actor's envs are split into: while one waits for actions the next one steps."""
+
+    def __post_init__(self) -> None:
+        check_at_least("actors.count", self.count, 1)
+        check_at_least("actors.envs", self.envs, 1)
+        check_at_least("actors.groups", self.groups, 1)
+        if self.envs % self.groups:
+            raise ConfigError(
+                f"actors.envs ({self.envs}) must be a multiple of actors.groups ({self.groups})"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoliciesConfig:
+    """The policy workers, which answer requests for actions (none with inline inference)."""
+
+    count: int = 1
+    """Policy workers."""
+    device: str = "cpu"
+    """Where they compute: cpu, cuda, cuda:1."""
+
+    def __post_init__(self) -> None:
+        check_at_least("policies.count", self.count, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainersConfig:
+    """The trainers, which learn."""
+
+    count: int = 1
+    """Trainer workers; this version trains with one."""
+    device: str = "cpu"
+    """Where they compute: cpu, cuda, cuda:1."""
+
+    def __post_init__(self) -> None:
+        if self.count != 1:
+            raise ConfigError(f"trainers.count must be 1 in this version, got {self.count}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopConfig:
+    """When to stop; the first that is reached ends the run."""
+
+    env_steps: int | None = None
+    """Env transitions, over all actors; also what schedules run over."""
+    seconds: float | None = None
+    """Wall time."""
+    return_: float | None = None
+    """Mean return of the last 100 episodes; the final evaluation must reach it too."""
+
+    def __post_init__(self) -> None:
+        if self.env_steps is not None:
+            check_at_least("stop.env-steps", self.env_steps, 1)
+        if self.seconds is not None:
+            check_at_least("stop.seconds", self.seconds, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """Checkpoints during the run (there is always one at its end)."""
+
+    seconds: float = 60.0
+    """Seconds between two checkpoints."""
+    keep: int = 3
+    """Newest checkpoints to keep."""
+
+    def __post_init__(self) -> None:
+        check_at_least("checkpoint.seconds", self.seconds, 0.1)
+        check_at_least("checkpoint.keep", self.keep, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """Which agents use which policy; the first pattern that matches an agent's name wins."""
+
+    agents: str = "*"
+    policy: str = "main"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Generic[AlgorithmT]):
+    """Everything a run needs to know."""
+
+    name: str
+    """Name of the experiment."""
+    env: EnvConfig
+    """The environment."""
+    algorithm: AlgorithmT
+    """The algorithm and its options."""
+    actors: ActorsConfig = ActorsConfig()
+    """The actors, which step the envs."""
+    policies: PoliciesConfig = PoliciesConfig()
+    """The policy workers, which answer requests for actions (none with inline inference)."""
+    trainers: TrainersConfig = TrainersConfig()
+    """The trainers, which learn."""
+    stop: StopConfig = StopConfig()
+    """When to stop; the first that is reached ends the run."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints during the run (there is always one at its end)."""
+    routes: tuple[Route, ...] = (Route(),)
+    """Which agents use which policy."""
+    launcher: Literal["inline", "local"] = "local"
+    """Where the workers run: all in this process, or each in one of its own on this host."""
+    inference: Substrate = "auto"
+    """Where actions are computed: inline (in the actor) or shm (policy workers)."""
+    samples: Substrate = "auto"
+    """How blocks travel: inline (one process) or shm (shared memory)."""
+    max_staleness: int = 1
+    """Batches by which sampling may be ahead of learning; 0 is synchronous."""
+    arena_megabytes: float | None = None
+    """Most shared memory for blocks; what the run needs is computed and refused if it is more."""
+    threads: int = 1
+    """Compute threads of each policy and trainer worker."""
+    seed: int = 0
+    """Seed of everything random."""
+    out: str | None = None
+    """Run folder; runs/NAME/TIME if not given."""
+    init_from: str | None = None
+    """Run folder whose weights to begin with."""
+
+    def __post_init__(self) -> None:
+        check_at_least("max-staleness", self.max_staleness, 0)
+        check_at_least("threads", self.threads, 1)
+        check_at_least("seed", self.seed, 0)
+        if self.launcher == "inline" and "shm" in (self.inference, self.samples):
+            raise ConfigError(
+                "launcher inline runs in one process, so inference and samples must be inline "
+                "(or auto); use --launcher local for shm"
+            )
+        if self.launcher == "local" and self.samples == "inline":
+            raise ConfigError(
+                "launcher local runs workers in processes of their own, so samples cannot be "
+                "inline; leave --samples auto or use --launcher inline"
+            )
+
+    @property
+    def inference_substrate(self) -> str:
+        """What `auto` means: in the actor, unless policy workers compute on another device."""
+        if self.inference != "auto":
+            return self.inference
+        return "inline" if self.policies.device == "cpu" else "shm"
+
+    @property
+    def samples_substrate(self) -> str:
+        """What `auto` means: shared memory between processes."""
+        return "inline" if self.launcher == "inline" else "shm"

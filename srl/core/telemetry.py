@@ -1,0 +1,57 @@
+"""What a worker counts and times while it runs; cheap enough for the data path."""
+
+import time
+from collections import defaultdict
+from typing import NamedTuple
+
+
+class Episode(NamedTuple):
+    """One finished episode of one lane: raw return (before any clipping), length in steps."""
+
+    agent_return: float
+    length: int
+
+
+class _Timer:
+    """Adds the time spent inside a `with` to one name."""
+
+    __slots__ = ("_name", "_seconds", "_start")
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self._seconds = seconds
+        self._name = name
+        self._start = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds[self._name] += time.perf_counter() - self._start
+
+
+class Telemetry:
+    """Counters and seconds grow for ever; episodes and updates are handed over once."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, int] = defaultdict(int)
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.episodes: list[Episode] = []
+        self.updates: list[dict[str, float]] = []
+        self._timers: dict[str, _Timer] = {}
+
+    def time(self, name: str) -> _Timer:
+        """A `with` block whose time counts as `name`; not for use inside itself."""
+        timer = self._timers.get(name)
+        if timer is None:
+            timer = self._timers[name] = _Timer(self.seconds, name)
+        return timer
+
+    def take_episodes(self) -> list[Episode]:
+        """Episodes finished since the last call."""
+        episodes, self.episodes = self.episodes, []
+        return episodes
+
+    def take_updates(self) -> list[dict[str, float]]:
+        """Metrics of the batches learned since the last call."""
+        updates, self.updates = self.updates, []
+        return updates

@@ -1,0 +1,294 @@
+"""Where every connection is made: gives each worker its ends of the streams.
+
+`Connector` is one method a kind of end; `InlineConnector` joins workers of one process,
+`ShmConnector` those of one host. A worker is then built from the plan and its ends.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import zmq
+
+from srl.core.algorithm import AlgorithmConfig
+from srl.core.experiment import EnvConfig
+from srl.core.streams import (
+    InferenceClient,
+    InferenceServer,
+    ParameterPublisher,
+    ParameterSubscriber,
+    SampleConsumer,
+    SampleProducer,
+)
+from srl.core.worker import Worker
+from srl.launch.config import decode_algorithm
+from srl.launch.env_factory import make_env
+from srl.launch.plan import Plan, RoutePlan, WorkerPlan
+from srl.learning.staging import Staging, StagingThread
+from srl.learning.staleness import Gate
+from srl.rollout.lanes import RouteEnds
+from srl.streams.inference.inline import InlineInference
+from srl.streams.inference.shm import ShmInferenceClient, ShmInferenceServer
+from srl.streams.parameters.inline import InlineParameters
+from srl.streams.parameters.shm import ShmPublisher, ShmSubscriber
+from srl.streams.samples.inline import InlineSamples
+from srl.streams.samples.shm import ShmConsumer, ShmProducer
+from srl.transport.arena import Arena
+from srl.transport.blocks import BlockArena, block_arena_bytes
+
+
+class Connector(Protocol):
+    """Makes the ends of a route's streams."""
+
+    staging_thread: bool
+    """Whether the trainer stages blocks in a thread of its own."""
+
+    def producer(self, route: RoutePlan, actor: int) -> SampleProducer:
+        """An actor's end of the sample stream."""
+        ...
+
+    def consumer(self, route: RoutePlan) -> SampleConsumer:
+        """The trainer's end of the sample stream."""
+        ...
+
+    def publisher(self, route: RoutePlan) -> ParameterPublisher:
+        """The trainer's end of the parameter stream."""
+        ...
+
+    def subscriber(self, route: RoutePlan) -> ParameterSubscriber:
+        """A policy's end of the parameter stream."""
+        ...
+
+    def client(self, route: RoutePlan, actor: int) -> InferenceClient:
+        """An actor's end of the inference stream."""
+        ...
+
+    def server(self, route: RoutePlan, policy_worker: int) -> InferenceServer:
+        """A policy worker's end of the inference stream."""
+        ...
+
+
+class InlineConnector:
+    """Streams within this process."""
+
+    staging_thread = False
+
+    def __init__(self, plan: Plan) -> None:
+        num_actors = plan.experiment["actors"]["count"]
+        self._plan = plan
+        self.samples: dict[str, InlineSamples] = {}
+        self.parameters: dict[str, InlineParameters] = {}
+        for route in plan.routes:
+            layout = route.layout()
+            arena = Arena.heap(block_arena_bytes(layout, num_actors, route.slots))
+            blocks = BlockArena(arena.buffer, layout, num_actors, route.slots)
+            self.samples[route.policy] = InlineSamples(blocks)
+            self.parameters[route.policy] = InlineParameters()
+
+    def producer(self, route: RoutePlan, actor: int) -> SampleProducer:
+        """An actor's end of the sample stream."""
+        return self.samples[route.policy].producer(actor)
+
+    def consumer(self, route: RoutePlan) -> SampleConsumer:
+        """The trainer's end of the sample stream."""
+        return self.samples[route.policy].consumer()
+
+    def publisher(self, route: RoutePlan) -> ParameterPublisher:
+        """The trainer's end of the parameter stream."""
+        return self.parameters[route.policy]
+
+    def subscriber(self, route: RoutePlan) -> ParameterSubscriber:
+        """A policy's end of the parameter stream."""
+        return self.parameters[route.policy]
+
+    def client(self, route: RoutePlan, actor: int) -> InferenceClient:
+        """The actor's own copy of the policy."""
+        return inline_inference(self._plan, route, actor, self.subscriber(route))
+
+    def server(self, route: RoutePlan, policy_worker: int) -> InferenceServer:
+        """There are no policy workers in one process."""
+        raise AssertionError(f"policy worker {policy_worker} of {route.policy} has no stream")
+
+
+class ShmConnector:
+    """Streams of one host, over inherited arenas and sockets in one folder."""
+
+    staging_thread = True
+
+    def __init__(
+        self, plan: Plan, arenas: Mapping[str, np.ndarray], folder: str, incarnation: int
+    ) -> None:
+        self._plan = plan
+        self._arenas = arenas
+        self._folder = folder
+        self._incarnation = incarnation
+        self._num_actors = plan.experiment["actors"]["count"]
+        self._num_policies = plan.experiment["policies"]["count"]
+        self._context: zmq.Context[Any] = zmq.Context()
+
+    def producer(self, route: RoutePlan, actor: int) -> SampleProducer:
+        """An actor's end of the sample stream."""
+        return ShmProducer(
+            self._blocks(route),
+            self._address("samples", route),
+            index=actor,
+            incarnation=self._incarnation,
+            context=self._context,
+        )
+
+    def consumer(self, route: RoutePlan) -> SampleConsumer:
+        """The trainer's end of the sample stream."""
+        return ShmConsumer(
+            self._blocks(route), self._address("samples", route), context=self._context
+        )
+
+    def publisher(self, route: RoutePlan) -> ParameterPublisher:
+        """The trainer's end of the parameter stream."""
+        return ShmPublisher(self._arenas[f"parameters/{route.policy}"], route.weights_spec())
+
+    def subscriber(self, route: RoutePlan) -> ParameterSubscriber:
+        """A policy's end of the parameter stream."""
+        return ShmSubscriber(self._arenas[f"parameters/{route.policy}"], route.weights_spec())
+
+    def client(self, route: RoutePlan, actor: int) -> InferenceClient:
+        """The actor's own copy of the policy, or its connections to the policy workers."""
+        if self._plan.inference == "inline":
+            return inline_inference(self._plan, route, actor, self.subscriber(route))
+        workers = range(self._num_policies)
+        return ShmInferenceClient(
+            self._plan.replies(route),
+            [self._arenas[f"replies/{route.policy}/{i}"] for i in workers],
+            [self._address("inference", route, i) for i in workers],
+            index=actor,
+            incarnation=self._incarnation,
+            num_slots=route.slots,
+            digest=route.layout().spec.digest(),
+            context=self._context,
+        )
+
+    def server(self, route: RoutePlan, policy_worker: int) -> InferenceServer:
+        """A policy worker's end of the inference stream."""
+        return ShmInferenceServer(
+            self._blocks(route),
+            self._plan.replies(route),
+            self._arenas[f"replies/{route.policy}/{policy_worker}"],
+            self._address("inference", route, policy_worker),
+            inputs=inference_inputs(route),
+            digest=route.layout().spec.digest(),
+            incarnation=self._incarnation,
+            context=self._context,
+        )
+
+    def _blocks(self, route: RoutePlan) -> BlockArena:
+        buffer = self._arenas[f"samples/{route.policy}"]
+        return BlockArena(buffer, route.layout(), self._num_actors, route.slots)
+
+    def _address(self, edge: str, route: RoutePlan, index: int = 0) -> str:
+        number = [r.policy for r in self._plan.routes].index(route.policy)
+        return f"ipc://{self._folder}/{edge}-{number}-{index}"
+
+
+def build_worker(plan: Plan, name: str, connector: Connector) -> Worker:
+    """A worker with its ends of the streams; imports only what this kind needs."""
+    worker = plan.worker(name)
+    if worker.kind == "actor":
+        return _build_actor(plan, worker, connector)
+    if worker.kind == "policy":
+        return _build_policy(plan, worker, connector)
+    return _build_trainer(plan, worker, connector)
+
+
+def inference_inputs(route: RoutePlan) -> tuple[str, ...]:
+    """Fields of a row that a policy is shown."""
+    return (*route.agent_spec().observation_names, "first")
+
+
+def inline_inference(
+    plan: Plan, route: RoutePlan, actor: int, parameters: ParameterSubscriber
+) -> InlineInference:
+    """A copy of the policy inside an actor."""
+    algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
+    policy = algorithm.make_policy(
+        route.agent_spec(), seed=worker_seed(plan, "actor", actor), device="cpu"
+    )
+    return InlineInference(policy, parameters, inference_inputs(route))
+
+
+def worker_seed(plan: Plan, kind: str, index: int) -> int:
+    """A seed of its own for every worker of a run."""
+    kinds = ("trainer", "policy", "actor", "evaluator")
+    sequence = np.random.SeedSequence((plan.experiment["seed"], kinds.index(kind), index))
+    return int(sequence.generate_state(1, np.uint32)[0] >> 1)
+
+
+def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
+    from srl.workers.actor import Actor
+
+    actors, seed = plan.experiment["actors"], plan.experiment["seed"]
+    per_group = actors["envs"] // actors["groups"]
+    first_env = worker.index * actors["envs"]
+    config = msgspec.convert(plan.experiment["env"], EnvConfig)
+    sets = tuple(route.agents for route in plan.routes)
+    envs = [
+        make_env(config, seed, num_envs=per_group, first_env=first_env + g * per_group, sets=sets)
+        for g in range(actors["groups"])
+    ]
+    ends = [
+        RouteEnds(
+            agent=route.agent_spec(),
+            agents=route.agents,
+            layout=route.layout(),
+            producer=connector.producer(route, worker.index),
+            inference=connector.client(route, worker.index),
+        )
+        for route in plan.routes
+    ]
+    return Actor(worker.name, envs, ends, first_env=first_env)
+
+
+def _build_policy(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
+    from srl.workers.policy import PolicyWorker
+
+    route = plan.route(worker.policy)
+    algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
+    policy = algorithm.make_policy(
+        route.agent_spec(),
+        seed=worker_seed(plan, "policy", worker.index),
+        device=plan.experiment["policies"]["device"],
+    )
+    server = connector.server(route, worker.index)
+    return PolicyWorker(worker.name, policy, server, connector.subscriber(route))
+
+
+def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
+    from srl.workers.trainer import Trainer
+
+    route = plan.route(worker.policy)
+    algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
+    learner = algorithm.make_learner(
+        route.agent_spec(),
+        seed=worker_seed(plan, "trainer", worker.index),
+        device=plan.experiment["trainers"]["device"],
+    )
+    gate = Gate(
+        num_producers=plan.experiment["actors"]["count"],
+        batch=route.batch,
+        max_staleness=plan.experiment["max_staleness"],
+    )
+    consumer = connector.consumer(route)
+    staging = Staging(
+        consumer,
+        gate,
+        route.layout(),
+        rollout=route.rollout,
+        num_buffers=2 if connector.staging_thread else 1,
+    )
+    return Trainer(
+        worker.name,
+        learner,
+        staging,
+        connector.publisher(route),
+        thread=StagingThread(staging, consumer) if connector.staging_thread else None,
+        total_env_steps=plan.experiment["stop"]["env_steps"],
+    )

@@ -1,0 +1,317 @@
+"""The controller: one a run. Knows the graph, adds up reports, decides when to stop.
+
+It talks only to a launcher, and is the same for all of them.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Any, Protocol
+
+from srl.core.experiment import Experiment
+from srl.launch.config import encode_experiment
+from srl.launch.evaluate import evaluate
+from srl.launch.folder import RunFolder
+from srl.launch.inline import InlineLauncher
+from srl.launch.local import LocalLauncher
+from srl.launch.plan import Plan
+from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
+from srl.telemetry.progress import Progress
+from srl.telemetry.sinks import JsonLines, TensorBoard
+from srl.telemetry.view import View
+from srl.transport.control import Failure, Message, Ready, Report, Saved, Stopped
+from srl.transport.slots import Ledger
+
+_POLL_SECONDS = 0.1
+_READY_SECONDS = 120.0
+_STOP_SECONDS = 90.0
+_LEDGER = ("sent", "consumed", "dropped", "lost", "in_flight", "duplicated")
+
+
+class Launcher(Protocol):
+    """Where the workers run."""
+
+    def start(self, checkpoint: Checkpoint | None) -> None:
+        """Start every worker, from a checkpoint where there is one."""
+        ...
+
+    def poll(self, timeout_seconds: float) -> Sequence[Message]:
+        """What the workers have said; waits for it at most this long."""
+        ...
+
+    def save(self, manifest: Mapping[str, Any], keep: int) -> None:
+        """Have a checkpoint written; `Saved` follows by `poll`."""
+        ...
+
+    def stop(self, manifest: Mapping[str, Any] | None, keep: int) -> None:
+        """Stop in order, with a last checkpoint; `Stopped` follows by `poll`."""
+        ...
+
+    def close(self) -> None:
+        """End whatever still runs and free everything; may be called twice."""
+        ...
+
+    def contract(self) -> tuple[list[str], list[str]]:
+        """What a checkpoint brings back, and what it does not, in words."""
+        ...
+
+
+class Interrupts:
+    """Counts Ctrl-C and SIGTERM; the second Ctrl-C ends the process at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = number
+
+    @property
+    def is_set(self) -> bool:
+        """Whether somebody asked to stop."""
+        return self.signal is not None
+
+
+class Controller:
+    """Runs one experiment in one folder, from its start or from a checkpoint."""
+
+    def __init__(
+        self,
+        experiment: Experiment[Any],
+        plan: Plan,
+        folder: RunFolder,
+        view: View,
+        *,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self._experiment = experiment
+        self._plan = plan
+        self._folder = folder
+        self._view = view
+        self._checkpoint = checkpoint
+        self._progress = Progress()
+        self._failure: Failure | None = None
+        self._ledger: Ledger | None = None
+        self._ledger_before = Ledger()
+        self._waiting_for = {worker.name for worker in plan.workers}
+        self._reason = ""
+        self._contract: tuple[list[str], list[str]] = ([], [])
+        self._started = time.monotonic()
+        self._metrics_lines: int | None = None
+        if checkpoint is not None:
+            manifest = checkpoint.manifest
+            self._progress.load(manifest["progress"])
+            self._progress.seconds_before = float(manifest["seconds"])
+            self._metrics_lines = int(manifest["metrics_lines"])
+            before = dict(manifest["ledger"])
+            if plan.samples != "inline" or f"samples-{plan.routes[0].policy}" not in (
+                checkpoint.sections
+            ):  # what was in flight ended with the process that held it
+                before["lost"] += before.pop("in_flight")
+                self._ledger_before = Ledger(**before)
+
+    def run(self) -> dict[str, Any]:
+        """Run to the end; returns the summary. Nothing is left behind, however it ends."""
+        self._folder.write("config.json", encode_experiment(self._experiment))
+        self._write_summary("running", "")
+        rows = JsonLines(self._folder.metrics, keep_lines=self._metrics_lines)
+        board = TensorBoard(self._folder.path / "tb")
+        status = "failed"
+        try:
+            with Interrupts() as interrupts:
+                status = self._run(interrupts, rows, board)
+        except KeyboardInterrupt:
+            status, self._reason = "interrupted", "Ctrl-C twice: ended at once"
+            raise
+        finally:
+            rows.close()
+            board.close()
+            self._write_summary(status, self._reason)
+        if status == "completed":
+            self._evaluate()
+            self._write_summary(status, self._reason)
+        return self._folder.read("summary.json")
+
+    def _run(self, interrupts: Interrupts, rows: JsonLines, board: TensorBoard) -> str:
+        launcher = self._launch(interrupts)
+        self._contract = launcher.contract()
+        keep = self._experiment.checkpoint.keep
+        try:
+            launcher.start(self._checkpoint)
+            save_at = time.monotonic() + self._experiment.checkpoint.seconds
+            while not self._is_over(interrupts):
+                self._absorb(launcher.poll(_POLL_SECONDS), rows, board)
+                self._view.show(self._progress, self._seconds())
+                if time.monotonic() >= save_at and self._progress.version and not self._failure:
+                    save_at = time.monotonic() + self._experiment.checkpoint.seconds
+                    launcher.save(self._manifest(rows), keep)
+            can_save = self._failure is None or self._failure.worker != "inline"
+            launcher.stop(self._manifest(rows) if can_save else None, keep)
+            deadline = time.monotonic() + _STOP_SECONDS
+            while self._ledger is None and time.monotonic() < deadline:
+                self._absorb(launcher.poll(_POLL_SECONDS), rows, board)
+        finally:
+            launcher.close()
+        if self._failure is not None:
+            return "failed"
+        return "interrupted" if interrupts.is_set else "completed"
+
+    def _launch(self, interrupts: Interrupts) -> Launcher:
+        path = self._folder.path
+        if self._experiment.launcher == "inline":
+            return InlineLauncher(self._plan, path, lambda: interrupts.is_set)
+        return LocalLauncher(self._plan, path)
+
+    def _is_over(self, interrupts: Interrupts) -> bool:
+        self._reason = self._failed() or self._interrupted(interrupts) or self._stop_rule() or ""
+        return bool(self._reason)
+
+    def _failed(self) -> str | None:
+        if self._failure is None and self._waiting_for and self._seconds_now() > _READY_SECONDS:
+            names = ", ".join(sorted(self._waiting_for))
+            self._on_failure(
+                Failure(names, f"{names} did not get ready within {_READY_SECONDS:.0f} s", "")
+            )
+        return None if self._failure is None else f"{self._failure.worker}: {self._failure.message}"
+
+    def _interrupted(self, interrupts: Interrupts) -> str | None:
+        if interrupts.signal is None:
+            return None
+        return f"stopped by {signal.Signals(interrupts.signal).name}"
+
+    def _stop_rule(self) -> str | None:
+        stop, progress = self._experiment.stop, self._progress
+        if stop.env_steps is not None and progress.total("env_steps") >= stop.env_steps:
+            return f"stop.env-steps {stop.env_steps} reached"
+        if stop.seconds is not None and self._seconds() >= stop.seconds:
+            return f"stop.seconds {stop.seconds:g} reached"
+        full = len(progress.returns) == progress.returns.maxlen
+        mean = progress.mean_return
+        if stop.return_ is not None and full and mean is not None and mean >= stop.return_:
+            return f"stop.return {stop.return_:g} reached"
+        return None
+
+    def _absorb(self, messages: Sequence[Message], rows: JsonLines, board: TensorBoard) -> None:
+        for message in messages:
+            if isinstance(message, Report):
+                self._progress.on_report(
+                    message.worker, message.counters, message.seconds, message.episodes
+                )
+                for update in message.updates:
+                    self._write_row(self._progress.on_update(update), rows, board)
+            elif isinstance(message, Ready):
+                self._waiting_for.discard(message.worker)
+                self._folder.write(f"logs/{message.worker}.json", _ready_facts(message))
+            elif isinstance(message, Failure):
+                self._on_failure(message)
+            elif isinstance(message, Saved):
+                pass
+            elif isinstance(message, Stopped):
+                ledgers = [Ledger(**ledger) for ledger in message.ledgers.values()]
+                self._ledger = sum(ledgers, Ledger())
+
+    def _on_failure(self, failure: Failure) -> None:
+        """Keep every failure in errors/; the first one is the reason."""
+        text = f"{failure.worker}: {failure.message}\n\n{failure.traceback}"
+        path = self._folder.write_error(failure.worker.replace("/", "-")[:80], text)
+        if self._failure is None:
+            self._failure = failure
+            self._view.say(f"{failure.worker} failed: {failure.message}")
+            if failure.traceback and not failure.is_user_error:
+                self._view.say(failure.traceback)
+            self._view.say(f"(kept in {path})")
+
+    def _write_row(self, row: Mapping[str, Any], rows: JsonLines, board: TensorBoard) -> None:
+        seconds = self._seconds()
+        clock = {
+            "seconds": seconds,
+            "env_steps_per_second": self._progress.total("env_steps") / max(seconds, 1e-9),
+        }
+        rows.write(row, clock)
+        board.write(row, clock)
+
+    def _evaluate(self) -> None:
+        self._view.say("evaluating 100 episodes")
+        checkpoint = read_checkpoint(latest_checkpoint(self._folder.checkpoints))
+        self._eval_return = evaluate(self._experiment, self._plan, checkpoint).mean
+
+    _eval_return: float | None = None
+
+    def _manifest(self, rows: JsonLines) -> dict[str, Any]:
+        restored, not_restored = self._contract
+        return {
+            "experiment": self._experiment.name,
+            "launcher": self._experiment.launcher,
+            "seconds": self._seconds(),
+            "progress": self._progress.to_dict(),
+            "metrics_lines": rows.num_lines,
+            "ledger": self._ledger_fields(),
+            "restored": restored,
+            "not_restored": not_restored,
+        }
+
+    def _seconds_now(self) -> float:
+        return time.monotonic() - self._started
+
+    def _seconds(self) -> float:
+        return self._progress.seconds_before + self._seconds_now()
+
+    def _ledger_fields(self) -> dict[str, int]:
+        total = self._ledger_before + (self._ledger or Ledger())
+        return {name: getattr(total, name) for name in _LEDGER}
+
+    def _write_summary(self, status: str, reason: str) -> None:
+        progress, seconds = self._progress, self._seconds()
+        self._folder.write(
+            "summary.json",
+            {
+                "status": status,
+                "reason": reason,
+                "experiment": self._experiment.name,
+                "algorithm": type(self._experiment.algorithm)
+                .__name__.removesuffix("Config")
+                .lower(),
+                "launcher": self._experiment.launcher,
+                "seed": self._experiment.seed,
+                "seconds": seconds,
+                "env_steps": progress.total("env_steps"),
+                "agent_steps": progress.total("agent_steps"),
+                "env_steps_per_second": progress.total("env_steps") / max(seconds, 1e-9),
+                "train_samples": progress.total("train_samples"),
+                "version": progress.version,
+                "updates": progress.updates,
+                "episodes": progress.episodes,
+                "mean_return": progress.mean_return,
+                "eval_return": self._eval_return,
+                "staleness_mean": progress.staleness_mean,
+                "staleness_max": progress.staleness_max,
+                **{f"blocks_{name}": n for name, n in self._ledger_fields().items()},
+                "blocks_rolled_back": 0,
+                "worker_restarts": 0,
+                "bottleneck": progress.bottleneck(),
+                "time_split": progress.splits(),
+            },
+        )
+
+
+def _ready_facts(message: Ready) -> dict[str, Any]:
+    return {
+        "pid": message.pid,
+        "cpu_seconds": message.cpu_seconds,
+        "resident_megabytes": message.resident_megabytes,
+        "has_torch": message.has_torch,
+    }

@@ -1,0 +1,54 @@
+"""Builds envs by name: a family of the catalogue, or a user's own object."""
+
+from dataclasses import replace
+from typing import Any
+
+from srl import catalog
+from srl.core.env import Env, EnvFactory, EnvRequest, EnvSpec
+from srl.core.errors import ConfigError
+from srl.core.experiment import EnvConfig
+from srl.core.names import load_object, nearest
+
+Sets = tuple[tuple[int, ...], ...] | None
+
+
+def make_env(config: EnvConfig, seed: int, *, num_envs: int, first_env: int, sets: Sets) -> Env:
+    """`num_envs` envs, numbered from `first_env` in the run, their agents split into `sets`."""
+    request = EnvRequest(
+        name=config.name,
+        options=config.keywords(),
+        wrappers=config.wrappers,
+        num_envs=num_envs,
+        seed=seed,
+        first_env=first_env,
+        reseed=config.reseed,
+        sets=sets,
+    )
+    if ":" in config.name:
+        return _make_from_object(load_object(config.name), request)
+    family, slash, name = config.name.partition("/")
+    if not slash or family not in catalog.ENVS:
+        known = [f"{family}/..." for family in catalog.ENVS]
+        raise ConfigError(
+            f"unknown env {config.name!r}{nearest(config.name, known)} Write FAMILY/NAME with a "
+            f"family of {', '.join(catalog.ENVS)}, or module:Object, or file.py:Object"
+        )
+    factory: EnvFactory = load_object(catalog.ENVS[family])()
+    return factory.make_batch(replace(request, name=name))
+
+
+def env_spec(config: EnvConfig) -> EnvSpec:
+    """What the env is, found out by building one of it."""
+    env = make_env(config, 0, num_envs=1, first_env=0, sets=None)
+    try:
+        return env.spec
+    finally:
+        env.close()
+
+
+def _make_from_object(found: Any, request: EnvRequest) -> Env:
+    """A batched env (it has `make_batch`), or anything that makes a Gymnasium env when called."""
+    if hasattr(found, "make_batch"):
+        factory: EnvFactory = found() if isinstance(found, type) else found
+        return factory.make_batch(request)
+    return load_object(catalog.ENVS["gym"]).wrap(found, request)

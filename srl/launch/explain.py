@@ -1,0 +1,68 @@
+"""Says in words what an experiment will start, and what a checkpoint holds."""
+
+from pathlib import Path
+from typing import Any
+
+from srl.core.experiment import Experiment
+from srl.launch.plan import make_plan
+from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
+
+
+def explain(experiment: Experiment[Any]) -> str:
+    """The graph: workers, streams, batches, memory."""
+    plan = make_plan(experiment)
+    actors = experiment.actors
+    lines = [
+        f"{experiment.name}: {type(experiment.algorithm).__name__} on {experiment.env.name}",
+        f"launcher {experiment.launcher}, seed {experiment.seed}, "
+        f"max staleness {experiment.max_staleness}",
+        "",
+        "workers",
+        f"  {actors.count} x actor    {actors.envs} envs in {actors.groups} groups each",
+    ]
+    if plan.inference != "inline":
+        policies = experiment.policies
+        lines.append(f"  {policies.count} x policy   on {policies.device}")
+    lines.append(f"  {len(plan.routes)} x trainer  on {experiment.trainers.device}")
+    lines += ["", "streams", *(f"  {edge}" for edge in plan.edges())]
+    for route in plan.routes:
+        layout = route.layout()
+        lines += [
+            "",
+            f"policy {route.policy}",
+            f"  block: {route.rollout} + {route.bootstrap} rows x {route.lanes} lanes, "
+            f"{layout.nbytes / 1e6:.3f} MB",
+            f"  batch: {route.batch} blocks = {route.batch * route.rollout * route.lanes} rows",
+            f"  fields: {', '.join(layout.spec.names)}",
+        ]
+    lines += ["", "memory", *(f"  {n}: {b / 1e6:.3f} MB" for n, b in plan.arenas().items())]
+    stop = experiment.stop
+    rules = {"env-steps": stop.env_steps, "seconds": stop.seconds, "return": stop.return_}
+    shown = ", ".join(f"{name} {value:g}" for name, value in rules.items() if value is not None)
+    lines += ["", f"stops at: {shown or 'Ctrl-C'}"]
+    return "\n".join(lines) + "\n"
+
+
+def inspect(path: Path) -> str:
+    """What is in a checkpoint, and what a resumed run gets back of it."""
+    if (path / "checkpoints").is_dir():
+        path = latest_checkpoint(path / "checkpoints")
+    checkpoint = read_checkpoint(path)
+    manifest = checkpoint.manifest
+    totals = manifest["progress"]["totals"]
+    lines = [
+        f"{path}: whole (checksum verified), format {manifest['format']}",
+        f"version {manifest['version']}, {totals['env_steps']} env steps, "
+        f"{manifest['seconds']:.1f} s, {manifest['bytes'] / 1e6:.2f} MB",
+        "restored:",
+        *(f"  {words}" for words in manifest["restored"]),
+        "not restored:",
+        *(f"  {words}" for words in manifest["not_restored"] or ["nothing is lost"]),
+        "holds:",
+    ]
+    for section, arrays in checkpoint.sections.items():
+        size = sum(array.nbytes for array in arrays.values())
+        lines.append(f"  {section}: {len(arrays)} arrays, {size / 1e6:.3f} MB")
+        learner = {k: v for k, v in arrays.items() if k.startswith("learner.")}
+        lines += [f"    {k} {v.dtype}{list(v.shape)}" for k, v in learner.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,85 @@
+"""The run folder: everything a run leaves behind, and the only place it writes to."""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from srl.core.errors import ConfigError
+
+
+class RunFolder:
+    """`config.json`, `summary.json`, `metrics.jsonl`, `tb/`, `checkpoints/`, `logs/`, `errors/`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path) -> "RunFolder":
+        """A new folder; refuses one that holds anything, or that cannot be written."""
+        try:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise ConfigError(
+                    f"the output folder {path} is not empty: choose another --out, or go on with "
+                    f"the run that is there: srl resume {path}"
+                )
+            for name in ("tb", "checkpoints", "logs", "errors"):
+                (path / name).mkdir(parents=True, exist_ok=True)
+            probe = path / ".probe"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise ConfigError(f"the output folder {path} cannot be written: {error}") from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """A folder that a run made; raises ConfigError where it is none."""
+        if not (path / "config.json").is_file():
+            raise ConfigError(f"{path} is not a run folder: it has no config.json")
+        if not os.access(path, os.W_OK):
+            raise ConfigError(f"the run folder {path} cannot be written")
+        return cls(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints lie."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a learned batch."""
+        return self.path / "metrics.jsonl"
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON file of the run."""
+        try:
+            return json.loads((self.path / name).read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self.path / name} cannot be read: {error}") from error
+
+    def write(self, name: str, data: Mapping[str, Any]) -> None:
+        """Write a JSON file, whole or not at all."""
+        path = self.path / name
+        aside = path.with_name(f".{path.name}.writing")
+        aside.write_text(json.dumps(data, indent=1) + "\n")
+        aside.replace(path)
+
+    def write_error(self, worker: str, text: str) -> Path:
+        """Keep a worker's error."""
+        path = self.path / "errors" / f"{worker}.txt"
+        path.write_text(text)
+        return path
+
+
+def default_folder(experiment: str) -> Path:
+    """`runs/NAME/TIME`, with a number where two runs start in one second."""
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in experiment)
+    base = Path("runs") / name / time.strftime("%Y%m%d-%H%M%S")
+    path, number = base, 1
+    while path.exists():
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
+    return path

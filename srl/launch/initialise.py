@@ -1,0 +1,56 @@
+"""Begins a fresh run with the weights of another: its version 0 is a checkpoint of them."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from srl.core.algorithm import Learner
+from srl.core.arrays import Arrays
+from srl.core.experiment import Experiment
+from srl.launch.connect import worker_seed
+from srl.launch.evaluate import load_policy
+from srl.launch.folder import RunFolder
+from srl.launch.plan import Plan
+from srl.learning.checkpoint import (
+    Checkpoint,
+    latest_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from srl.telemetry.progress import Progress
+from srl.transport.slots import Ledger
+
+
+def read_donor(path: Path) -> Checkpoint:
+    """The newest checkpoint of the run whose weights are wanted."""
+    return read_checkpoint(latest_checkpoint(RunFolder.open(path).checkpoints))
+
+
+def fresh_sections(experiment: Experiment[Any], plan: Plan, donor: Checkpoint) -> dict[str, Arrays]:
+    """Fresh trainers with the donor's weights; raises CheckpointError where they do not fit."""
+    sections: dict[str, Arrays] = {}
+    for worker in plan.of_kind("trainer"):
+        route = plan.route(worker.policy)
+        learner: Learner = experiment.algorithm.make_learner(
+            route.agent_spec(), seed=worker_seed(plan, "trainer", worker.index), device="cpu"
+        )
+        learner.policy.load_weights(load_policy(experiment, route, donor).weights())
+        state = {f"learner.{name}": array for name, array in learner.save().items()}
+        sections[worker.name] = state | {"counters": np.zeros(2, np.int64)}
+    return sections
+
+
+def write_initial(folder: RunFolder, sections: dict[str, Arrays], keep: int) -> Checkpoint:
+    """Make them version 0 of a new run."""
+    manifest = {
+        "seconds": 0.0,
+        "progress": Progress().to_dict(),
+        "metrics_lines": 0,
+        "ledger": asdict(Ledger()),
+        "restored": ["weights of another run"],
+        "not_restored": ["everything else: this run begins with it"],
+    }
+    path = write_checkpoint(folder.checkpoints, 0, sections, manifest=manifest, keep=keep)
+    return read_checkpoint(path)

@@ -1,0 +1,102 @@
+"""The inline launcher: every worker steps in turn in this thread.
+
+A debugger works, and the same seed gives the same bits: also after an interruption, because a
+checkpoint is cut between two rounds and holds every worker and every stream.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from srl.core.arrays import Arrays
+from srl.core.worker import Worker
+from srl.launch.connect import InlineConnector, build_worker
+from srl.launch.plan import Plan
+from srl.learning.checkpoint import Checkpoint, write_checkpoint
+from srl.transport.control import Message, Ready, Saved, Stopped
+from srl.workers.run import failure_of, report_of
+
+
+class InlineLauncher:
+    """Steps workers round-robin, actors first."""
+
+    def __init__(self, plan: Plan, folder: Path, is_interrupted: Callable[[], bool]) -> None:
+        import torch
+
+        torch.set_num_threads(plan.experiment["threads"])
+        self._plan = plan
+        self._folder = folder
+        self._is_interrupted = is_interrupted
+        self._connector = InlineConnector(plan)
+        names = [w.name for kind in ("actor", "trainer") for w in plan.of_kind(kind)]
+        self._workers: list[Worker] = []
+        for name in names:
+            self._workers.append(build_worker(plan, name, self._connector))
+        self._trainers = [w for w in self._workers if plan.worker(w.name).kind == "trainer"]
+        self._messages: list[Message] = []
+
+    def start(self, checkpoint: Checkpoint | None) -> None:
+        """Open every worker, where there is a checkpoint with the state it had."""
+        sections = {} if checkpoint is None else checkpoint.sections
+        for policy, stream in self._connector.samples.items():
+            if f"samples-{policy}" in sections:
+                stream.load(sections[f"samples-{policy}"])
+        for worker in self._workers:
+            if worker.name in sections:
+                worker.load(sections[worker.name])
+        for worker in reversed(self._workers):  # parameters exist before anybody acts
+            worker.open()
+            self._messages.append(Ready(worker.name, 0, 0.0, 0.0, has_torch=True))
+
+    def poll(self, timeout_seconds: float) -> Sequence[Message]:
+        """Step all workers until a batch was learned (or the run was interrupted)."""
+        del timeout_seconds  # a round never waits
+        while not self._messages and not self._is_interrupted():
+            self._round()
+        messages, self._messages = self._messages, []
+        return messages
+
+    def save(self, manifest: Mapping[str, Any], keep: int) -> None:
+        """Write a checkpoint of everything, between two rounds."""
+        sections: dict[str, Arrays] = {worker.name: worker.save() for worker in self._workers}
+        for policy, stream in self._connector.samples.items():
+            sections[f"samples-{policy}"] = stream.save()
+        version = max(int(trainer.version) for trainer in self._trainers)  # pyright: ignore[reportAttributeAccessIssue] - a Trainer
+        folder = self._folder / "checkpoints"
+        path = write_checkpoint(folder, version, sections, manifest=manifest, keep=keep)
+        self._messages.append(Saved("inline", str(path)))
+
+    def stop(self, manifest: Mapping[str, Any] | None, keep: int) -> None:
+        """Save and say what became of every block."""
+        if manifest is not None:
+            self.save(manifest, keep)
+        ledgers = {
+            policy: asdict(stream.blocks.table.ledger(consumer_lives=True))
+            for policy, stream in self._connector.samples.items()
+        }
+        self._messages.append(Stopped(ledgers))
+
+    def close(self) -> None:
+        """Close every worker."""
+        for worker in self._workers:
+            worker.close()
+
+    def contract(self) -> tuple[list[str], list[str]]:
+        """What a checkpoint of this launcher brings back, and what it does not."""
+        everything = "every worker, stream, counter and random state, blocks in flight included"
+        restores = self._plan.env_restores
+        lost = restores.startswith("not restored")
+        return [everything, *([] if lost else [f"envs: {restores}"])], (
+            [f"envs: {restores}"] if lost else []
+        )
+
+    def _round(self) -> None:
+        for worker in self._workers:
+            try:
+                worker.step()
+            except Exception as error:  # noqa: BLE001 - reported like that of a process
+                self._messages.append(failure_of(worker.name, error))
+                return
+        if any(trainer.telemetry.updates for trainer in self._trainers):
+            self._messages += [report_of(worker) for worker in self._workers]

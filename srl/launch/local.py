@@ -1,0 +1,96 @@
+"""The local launcher: one node agent on this host, every worker in a process of its own."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from srl.launch.plan import Plan
+from srl.learning.checkpoint import Checkpoint
+from srl.transport.control import Failure, Message, Save, StartNode, Stop, Stopped, channel_pair
+
+
+class LocalLauncher:
+    """Talks to the node agent; the workers are the agent's."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._sockets = Path(tempfile.mkdtemp(prefix="srl-"))
+        self._channel, theirs = channel_pair()
+        with (folder / "logs" / "node-agent.log").open("ab") as file:
+            self._agent = subprocess.Popen(
+                [sys.executable, "-m", "srl.launch.node_agent", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,  # Ctrl-C in the terminal reaches the controller alone
+            )
+        theirs.close()
+        self._ended = False
+
+    def start(self, checkpoint: Checkpoint | None) -> None:
+        """Have the agent start every worker."""
+        self._channel.send(
+            StartNode(
+                plan=msgspec.json.encode(self._plan),
+                arenas=self._plan.arenas(),
+                workers=[worker.name for worker in self._plan.workers],
+                log_folder=str(self._folder / "logs"),
+                socket_folder=str(self._sockets),
+                threads=self._plan.experiment["threads"],
+                state=None if checkpoint is None else str(checkpoint.path),
+            )
+        )
+
+    def poll(self, timeout_seconds: float) -> Sequence[Message]:
+        """What workers and agent have said; waits for it at most this long."""
+        poller = zmq.Poller()
+        if not self._channel.closed:
+            poller.register(self._channel.fileno(), zmq.POLLIN)
+            poller.poll(int(timeout_seconds * 1000))
+        messages = self._channel.recv_all()
+        self._ended |= any(isinstance(message, Stopped) for message in messages)
+        if self._channel.closed and not self._ended:
+            self._ended = True
+            log = (self._folder / "logs" / "node-agent.log").read_text(errors="replace")[-4000:]
+            code = self._agent.wait(timeout=10)
+            words = f"the node agent ended with code {code}"
+            messages += [Failure("node-agent", words, log), Stopped({})]
+        return messages
+
+    def save(self, manifest: Mapping[str, Any], keep: int) -> None:
+        """Have the trainer write a checkpoint between two batches."""
+        self._channel.send(self._save_order(manifest, keep))
+
+    def stop(self, manifest: Mapping[str, Any] | None, keep: int) -> None:
+        """Stop in order, with a last checkpoint; `Stopped` follows by `poll`."""
+        save = None if manifest is None else self._save_order(manifest, keep)
+        self._channel.send(Stop(save))
+
+    def close(self) -> None:
+        """End the agent (and so the workers) if it still runs; remove its sockets."""
+        self._channel.close()
+        try:
+            self._agent.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._agent.kill()
+            self._agent.wait(timeout=5)
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def contract(self) -> tuple[list[str], list[str]]:
+        """What a checkpoint of this launcher brings back, and what it does not."""
+        return (
+            ["weights, optimiser, schedules, counters and random state of the trainer"],
+            ["episodes under way, blocks in flight and random state of actors and policies"],
+        )
+
+    def _save_order(self, manifest: Mapping[str, Any], keep: int) -> Save:
+        return Save(str(self._folder / "checkpoints"), msgspec.json.encode(manifest), keep)

@@ -1,0 +1,252 @@
+"""The node agent: one process a host that starts, watches and sweeps up that host's workers.
+
+    python -m srl.launch.node_agent CHANNEL_FD
+
+It owns the host's arenas (anonymous memory, handed to workers by descriptor) and its folder of
+sockets. When the controller is gone it ends its workers and itself.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from srl.core.errors import SrlError
+from srl.launch.plan import Plan
+from srl.transport.arena import Arena
+from srl.transport.control import (
+    Channel,
+    Configure,
+    Failure,
+    Message,
+    Save,
+    Saved,
+    StartNode,
+    Stop,
+    Stopped,
+    channel_pair,
+)
+from srl.transport.slots import SlotTable
+
+log = logging.getLogger(__name__)
+
+_POLL_MILLISECONDS = 200
+_STOP_ORDER = ("actor", "policy", "trainer")
+"""Reverse to the dataflow: who sends stops before who receives."""
+_GRACE_SECONDS = {"actor": 2.0, "policy": 2.0, "trainer": 5.0}
+_SAVE_GRACE_SECONDS = 60.0
+
+
+class _Process:
+    """A worker's process and the channel to it."""
+
+    def __init__(
+        self, name: str, kind: str, popen: "subprocess.Popen[bytes]", channel: Channel
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.popen = popen
+        self.channel = channel
+        self.has_reported_failure = False
+
+
+class NodeAgent:
+    """Starts the workers of one host and forwards what they say."""
+
+    def __init__(self, controller: Channel, order: StartNode) -> None:
+        self._controller = controller
+        self._order = order
+        self._plan = msgspec.json.decode(order.plan, type=Plan)
+        self._arenas: dict[str, Arena] = {}
+        self._processes: list[_Process] = []
+        self._folder = Path(order.socket_folder)
+
+    def run(self) -> None:
+        """Run until the controller says stop, or is gone."""
+        try:
+            self._start()
+            save = self._watch()
+            self._stop_workers(save)
+            self._controller.send(Stopped(self._ledgers()))
+        finally:
+            self._sweep()
+
+    def _start(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, num_bytes in self._order.arenas.items():
+            self._arenas[name] = Arena.create(name, num_bytes)
+        for name in self._order.workers:
+            self._processes.append(self._spawn(name))
+
+    def _spawn(self, name: str) -> _Process:
+        mine, theirs = channel_pair()
+        fds = [arena.fd for arena in self._arenas.values() if arena.fd is not None]
+        with (Path(self._order.log_folder) / f"{name}.log").open("ab") as file:
+            popen = subprocess.Popen(
+                [sys.executable, "-m", "srl.workers.run", str(theirs.fileno())],
+                pass_fds=[*fds, theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=_worker_environment(self._order.threads),
+            )
+        theirs.close()
+        mine.send(
+            Configure(
+                plan=self._order.plan,
+                worker=name,
+                arenas={n: (a.fd or 0, a.buffer.nbytes) for n, a in self._arenas.items()},
+                socket_folder=str(self._folder),
+                incarnation=1,
+                state=self._order.state,
+            )
+        )
+        return _Process(name, self._plan.worker(name).kind, popen, mine)
+
+    def _watch(self) -> Save | None:
+        """Forward messages until told to stop; returns the checkpoint to write while stopping."""
+        while True:
+            self._wait()
+            for message in self._controller.recv_all():
+                if isinstance(message, Stop):
+                    return message.save
+                if isinstance(message, Save):
+                    for process in self._of_kind("trainer"):
+                        process.channel.send(message)
+            if self._controller.closed:
+                log.warning("the controller is gone: ending all workers")
+                return None
+            self._forward()
+            self._report_deaths()
+
+    def _wait(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._controller.fileno(), zmq.POLLIN)
+        for process in self._processes:
+            if not process.channel.closed:
+                poller.register(process.channel.fileno(), zmq.POLLIN)
+        poller.poll(_POLL_MILLISECONDS)
+
+    def _forward(self) -> list[Message]:
+        forwarded: list[Message] = []
+        for process in self._processes:
+            for message in process.channel.recv_all():
+                process.has_reported_failure |= isinstance(message, Failure)
+                self._controller.send(message)
+                forwarded.append(message)
+        return forwarded
+
+    def _report_deaths(self) -> None:
+        for process in self._processes:
+            code = process.popen.poll()
+            if code is not None and not process.has_reported_failure:
+                self._forward()  # its last words may have come just now
+                if process.has_reported_failure:
+                    continue
+                process.has_reported_failure = True
+                log_file = Path(self._order.log_folder) / f"{process.name}.log"
+                self._controller.send(
+                    Failure(process.name, _describe_exit(process.name, code), _tail(log_file))
+                )
+
+    def _stop_workers(self, save: Save | None) -> None:
+        for kind in _STOP_ORDER:
+            processes = self._of_kind(kind)
+            order = Stop(save if kind == "trainer" else None)
+            for process in processes:
+                process.channel.send(order)
+            saving = kind == "trainer" and save is not None
+            grace = _SAVE_GRACE_SECONDS if saving else _GRACE_SECONDS[kind]
+            if self._controller.closed:
+                grace = 1.0
+            self._await_exit(processes, time.monotonic() + grace)
+
+    def _await_exit(self, processes: list[_Process], deadline: float) -> None:
+        while any(p.popen.poll() is None for p in processes) and time.monotonic() < deadline:
+            self._wait()
+            if any(isinstance(message, Saved) for message in self._forward()):
+                deadline = min(deadline, time.monotonic() + _GRACE_SECONDS["trainer"])
+        for process in processes:
+            if process.popen.poll() is None:
+                log.warning("%s did not stop in time: killing it", process.name)
+                process.popen.kill()
+            process.popen.wait(timeout=10)
+        self._forward()
+
+    def _ledgers(self) -> dict[str, dict[str, int]]:
+        num_actors = self._plan.experiment["actors"]["count"]
+        trainers = {self._plan.worker(p.name).policy: p for p in self._of_kind("trainer")}
+        ledgers = {}
+        for route in self._plan.routes:
+            buffer = self._arenas[f"samples/{route.policy}"].buffer
+            table = SlotTable(buffer, num_actors, route.slots)
+            lives = trainers[route.policy].popen.returncode == 0
+            ledgers[route.policy] = asdict(table.ledger(consumer_lives=lives))
+        return ledgers
+
+    def _of_kind(self, kind: str) -> list[_Process]:
+        return [process for process in self._processes if process.kind == kind]
+
+    def _sweep(self) -> None:
+        for process in self._processes:
+            if process.popen.poll() is None:
+                process.popen.kill()
+                process.popen.wait(timeout=10)
+            process.channel.close()
+        for arena in self._arenas.values():
+            arena.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _worker_environment(threads: int) -> dict[str, str]:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    return {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONUNBUFFERED": "1"}
+
+
+def _describe_exit(name: str, code: int) -> str:
+    if code < 0:
+        return f"{name} was killed by {signal.Signals(-code).name}"
+    return f"{name} exited with code {code} without a report"
+
+
+def _tail(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[-4000:]
+    except OSError:
+        return ""
+
+
+def main() -> int:
+    """Entry point of the agent's process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    controller = Channel.from_fd(int(sys.argv[1]))
+    poller = zmq.Poller()
+    poller.register(controller.fileno(), zmq.POLLIN)
+    while not controller.closed:
+        poller.poll(_POLL_MILLISECONDS)
+        for message in controller.recv_all():
+            if isinstance(message, StartNode):
+                return _run(controller, message)
+    return 1
+
+
+def _run(controller: Channel, order: StartNode) -> int:
+    try:
+        NodeAgent(controller, order).run()
+    except SrlError as error:
+        controller.send(Failure("node-agent", str(error), "", is_user_error=True))
+        controller.send(Stopped({}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+"""Turns an experiment into the graph that is launched: workers, streams and their sizes.
+
+Everything that can be known before the start is checked here: the env is built and stepped a
+little, the policy is made, the memory is added up.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from srl.core.algorithm import AlgorithmConfig
+from srl.core.block import Block, Layout, route_spec
+from srl.core.env import AgentSpec, Discrete, Env, MultiDiscrete
+from srl.core.errors import ConfigError
+from srl.core.experiment import Experiment
+from srl.core.routes import RoutedAgents, route_agents
+from srl.core.spec import Spec, spec_of
+from srl.launch.config import encode_experiment
+from srl.launch.env_factory import env_spec, make_env
+from srl.streams.inference.shm import ReplyLayout
+from srl.streams.parameters.shm import parameter_arena_bytes
+from srl.transport.blocks import block_arena_bytes
+
+MAX_BLOCK_BYTES = 32 << 20
+_PROBE_STEPS = 8
+
+
+class WorkerPlan(msgspec.Struct, frozen=True):
+    """One worker."""
+
+    name: str
+    kind: str
+    index: int
+    policy: str = ""
+    """Of policy workers and trainers: whose."""
+
+
+class RoutePlan(msgspec.Struct, frozen=True):
+    """One policy: its agents, its blocks, its streams."""
+
+    policy: str
+    agents: tuple[int, ...]
+    agent: dict[str, Any]
+    outputs: str
+    """JSON of the Spec of what the policy records."""
+    weights: str
+    """JSON of the Spec of its weights."""
+    rollout: int
+    bootstrap: int
+    lanes: int
+    """Lanes of one block."""
+    envs: int
+    """Envs of one group."""
+    batch: int
+    """Blocks of one batch."""
+    slots: int
+    """Slots of one actor in the sample arena."""
+
+    def agent_spec(self) -> AgentSpec:
+        """What the agents see and do."""
+        return AgentSpec.from_dict(self.agent)
+
+    def outputs_spec(self) -> Spec:
+        """What the policy records."""
+        return Spec.from_json(self.outputs)
+
+    def weights_spec(self) -> Spec:
+        """The policy's weights."""
+        return Spec.from_json(self.weights)
+
+    def layout(self) -> Layout:
+        """Layout of one block."""
+        spec = route_spec(self.agent_spec(), self.outputs_spec())
+        return Layout(spec, self.rollout + self.bootstrap, self.lanes, self.envs)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The whole graph."""
+
+    experiment: dict[str, Any]
+    inference: str
+    samples: str
+    routes: tuple[RoutePlan, ...]
+    workers: tuple[WorkerPlan, ...]
+    env_restores: str
+
+    def route(self, policy: str) -> RoutePlan:
+        """The route of a policy."""
+        return next(route for route in self.routes if route.policy == policy)
+
+    def worker(self, name: str) -> WorkerPlan:
+        """A worker, by name."""
+        return next(worker for worker in self.workers if worker.name == name)
+
+    def of_kind(self, kind: str) -> list[WorkerPlan]:
+        """Workers of one kind."""
+        return [worker for worker in self.workers if worker.kind == kind]
+
+    def replies(self, route: RoutePlan) -> ReplyLayout:
+        """Where policy workers of a route leave their answers."""
+        actors = self.experiment["actors"]
+        return ReplyLayout(route.outputs_spec(), actors["count"], actors["groups"], route.lanes)
+
+    def arenas(self) -> dict[str, int]:
+        """Shared memory of the local launcher: name to bytes."""
+        num_actors = self.experiment["actors"]["count"]
+        arenas = {}
+        for route in self.routes:
+            policy = route.policy
+            arenas[f"samples/{policy}"] = block_arena_bytes(route.layout(), num_actors, route.slots)
+            arenas[f"parameters/{policy}"] = parameter_arena_bytes(route.weights_spec())
+            if self.inference == "shm":
+                for index in range(self.experiment["policies"]["count"]):
+                    arenas[f"replies/{policy}/{index}"] = self.replies(route).nbytes
+        return arenas
+
+    def edges(self) -> list[str]:
+        """The graph in words: source, stream, sink."""
+        lines = []
+        for route in self.routes:
+            p = route.policy
+            if self.inference == "inline":
+                lines.append(f"actors == inference/{p} (inline) ==> a copy of {p} in each actor")
+                lines.append(f"trainer {p} -- parameters/{p} ({self.samples}) --> actors")
+            else:
+                lines.append(f"actors == inference/{p} (shm) ==> policy workers {p}")
+                lines.append(f"trainer {p} -- parameters/{p} (shm) --> policy workers {p}")
+            lines.append(f"actors -- samples/{p} ({self.samples}) --> trainer {p}")
+        return lines
+
+
+def make_plan(experiment: Experiment[Any]) -> Plan:
+    """Check the experiment against its env and add up what it needs."""
+    spec = env_spec(experiment.env)
+    routed = route_agents(experiment.routes, spec.agents)
+    sets = tuple(route.agents for route in routed)
+    probe = make_env(experiment.env, experiment.seed, num_envs=2, first_env=0, sets=sets)
+    try:
+        probe_env(probe, routed)
+    finally:
+        probe.close()
+    routes = tuple(_plan_route(experiment, route) for route in routed)
+    plan = Plan(
+        experiment=encode_experiment(experiment),
+        inference=experiment.inference_substrate,
+        samples=experiment.samples_substrate,
+        routes=routes,
+        workers=tuple(_plan_workers(experiment, [route.policy for route in routes])),
+        env_restores=spec.restores,
+    )
+    _check_memory(plan, experiment)
+    return plan
+
+
+def probe_env(env: Env, routes: Sequence[RoutedAgents]) -> None:
+    """Reset and step the env a little with random actions; raises EnvError as a run would."""
+    rng = np.random.default_rng(0)
+    num_envs, blocks = env.spec.num_envs, []
+    for route in routes:
+        spec = route_spec(route.agent, Spec((route.agent.action.field,)))
+        layout = Layout(spec, 2, num_envs * len(route.agents), num_envs)
+        blocks.append((route.agent, Block.allocate(layout)))
+    env.reset([block.observation_rows(agent, 0) for agent, block in blocks])
+    for _ in range(_PROBE_STEPS):
+        env.step(
+            [_random_actions(agent, block, rng) for agent, block in blocks],
+            [block.outcome_rows(0) for _, block in blocks],
+            [block.observation_rows(agent, 1) for agent, block in blocks],
+        )
+
+
+def _random_actions(agent: AgentSpec, block: Block, rng: np.random.Generator) -> np.ndarray:
+    action = block["action"][0]
+    match agent.action:
+        case Discrete(n):
+            action[...] = rng.integers(n, size=action.shape)
+        case MultiDiscrete(nvec):
+            action[...] = rng.integers(nvec, size=action.shape)
+        case _:
+            action[...] = rng.uniform(-1, 1, size=action.shape)
+    envs = block.layout.envs
+    return action.reshape(envs, -1, *action.shape[1:])
+
+
+def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
+    algorithm: AlgorithmConfig = experiment.algorithm
+    actors = experiment.actors
+    envs = actors.envs // actors.groups
+    lanes = envs * len(routed.agents)
+    rows = algorithm.rollout * lanes
+    if algorithm.batch_size % rows:
+        fewer = max(1, algorithm.batch_size // rows) * rows
+        raise ConfigError(
+            f"algorithm.batch-size ({algorithm.batch_size}) must be a multiple of the rows of a "
+            f"block: {algorithm.rollout} (algorithm.rollout) x {lanes} lanes (actors.envs / "
+            f"actors.groups x agents) = {rows}; for example {fewer} or {fewer + rows}"
+        )
+    batch = algorithm.batch_size // rows
+    policy = algorithm.make_policy(routed.agent, seed=0, device="cpu")
+    queued = math.ceil((experiment.max_staleness + 1) * batch / actors.count)
+    route = RoutePlan(
+        policy=routed.policy,
+        agents=routed.agents,
+        agent=routed.agent.to_dict(),
+        outputs=policy.outputs.to_json(),
+        weights=spec_of(policy.weights()).to_json(),
+        rollout=algorithm.rollout,
+        bootstrap=algorithm.bootstrap,
+        lanes=lanes,
+        envs=envs,
+        batch=batch,
+        slots=actors.groups + queued + 1,
+    )
+    if route.layout().nbytes > MAX_BLOCK_BYTES:
+        raise ConfigError(
+            f"a block of {lanes} lanes x {algorithm.rollout} rows has "
+            f"{route.layout().nbytes / 1e6:.1f} MB, more than {MAX_BLOCK_BYTES / 1e6:.1f} MB: "
+            "use more --actors.groups or a shorter --algorithm.rollout"
+        )
+    return route
+
+
+def _plan_workers(experiment: Experiment[Any], policies: Sequence[str]) -> list[WorkerPlan]:
+    def name(kind: str, policy: str, index: int) -> str:
+        return f"{kind}-{index}" if policy in ("", "main") else f"{kind}-{policy}-{index}"
+
+    workers = [WorkerPlan(name("trainer", p, 0), "trainer", 0, p) for p in policies]
+    if experiment.inference_substrate != "inline":
+        for policy in policies:
+            workers += [
+                WorkerPlan(name("policy", policy, i), "policy", i, policy)
+                for i in range(experiment.policies.count)
+            ]
+    workers += [
+        WorkerPlan(name("actor", "", i), "actor", i) for i in range(experiment.actors.count)
+    ]
+    return workers
+
+
+def _check_memory(plan: Plan, experiment: Experiment[Any]) -> None:
+    sums = [_memory_in_words(route, experiment) for route in plan.routes]
+    for route, words in zip(plan.routes, sums, strict=True):
+        needed = block_arena_bytes(route.layout(), experiment.actors.count, route.slots) / 1e6
+        if experiment.arena_megabytes is not None and needed > experiment.arena_megabytes:
+            raise ConfigError(
+                f"arena-megabytes {experiment.arena_megabytes:g} is too small for the blocks of "
+                f"policy {route.policy!r}: {words}"
+            )
+    total, available = sum(plan.arenas().values()), available_memory()
+    if available is not None and total > available:
+        raise ConfigError(
+            f"this run needs {total / 1e6:.0f} MB of shared memory ({'; '.join(sums)}), but only "
+            f"{available / 1e6:.0f} MB are available: use fewer --actors.envs, a shorter "
+            "--algorithm.rollout or a lower --max-staleness"
+        )
+
+
+def _memory_in_words(route: RoutePlan, experiment: Experiment[Any]) -> str:
+    """How the size of a sample arena comes about."""
+    actors, block = experiment.actors, route.layout().nbytes
+    needed = block_arena_bytes(route.layout(), actors.count, route.slots) / 1e6
+    return (
+        f"{actors.count} actors x ({actors.groups} groups being filled + "
+        f"{route.slots - actors.groups - 1} waiting [(max-staleness {experiment.max_staleness}"
+        f" + 1) x {route.batch} blocks a batch / {actors.count} actors] + 1) "
+        f"x {block / 1e6:.3f} MB a block = {needed:.2f} MB"
+    )
+
+
+def available_memory() -> int | None:
+    """Bytes that can still be allocated on this host, or None where it does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None

@@ -1,0 +1,246 @@
+"""Gathers delivered blocks into batches, ahead of the learner.
+
+`Staging` is the logic, `StagingThread` runs it beside the learner. A block is copied once, from
+where its actor wrote it into its columns of the batch, and its slot is free again at once.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import zmq
+
+from srl.core.arrays import Arrays
+from srl.core.block import Layout
+from srl.core.streams import Delivery, SampleConsumer
+from srl.core.telemetry import Telemetry
+from srl.learning.staleness import Gate, is_too_old
+from srl.transport.wake import Wake
+
+
+@dataclass
+class Batch:
+    """Columns for `num_blocks` blocks; every array `[R, B, *shape]` (`head` fields `[B]`)."""
+
+    arrays: Arrays
+    num_blocks: int = 0
+    env_steps: int = 0
+    oldest_rows: list[int] = field(default_factory=list)
+    """For each block, the lowest version of its valid rows."""
+
+
+class Staging:
+    """Owns the consumer's end of the sample stream, and the gate."""
+
+    def __init__(
+        self,
+        consumer: SampleConsumer,
+        gate: Gate,
+        layout: Layout,
+        *,
+        rollout: int,
+        num_buffers: int,
+    ) -> None:
+        self.gate = gate
+        self.telemetry = Telemetry()
+        self._consumer = consumer
+        self._layout = layout
+        self._rollout = rollout
+        self._abandoned = 0
+        batches = [self._allocate() for _ in range(num_buffers)]
+        self._free: deque[Batch] = deque(batches)
+        self._ready: deque[Batch] = deque()
+        self._filling: Batch | None = None
+        self._next_version = 0
+        """Version of the learner when the batch being filled is learned."""
+
+    def rebase(self, version: int) -> None:
+        """Go on from a recovered version."""
+        self.gate.rebase(version)
+        self._next_version = version
+
+    def pump(self) -> None:
+        """Copy what has arrived into batches, as far as there is room; then deal grants."""
+        while self._has_room():
+            deliveries = self._consumer.recv(self._room())
+            for delivery in deliveries:
+                self._stage(delivery)
+            if not deliveries:
+                break
+        else:
+            self._consumer.recv(0)  # still greets producers that join meanwhile
+        self._deal()
+
+    def pop(self) -> Batch | None:
+        """A full batch, or None; its blocks now count as consumed."""
+        if not self._ready:
+            return None
+        batch = self._ready.popleft()
+        self._consumer.count_consumed(batch.num_blocks)
+        return batch
+
+    def learned(self, batch: Batch, version: int) -> None:
+        """The batch's memory is free again, and `version` batches are learned."""
+        self._free.append(Batch(batch.arrays))
+        self.gate.version = version
+        self._deal()
+
+    def close(self) -> None:
+        """Leave the sample stream."""
+        self._consumer.close()
+
+    def save(self) -> Arrays:
+        """The gate and the batch being filled (there is no full one between two steps)."""
+        gate = self.gate
+        state: Arrays = {
+            "limits": np.array(gate.limits, np.int64),
+            "delivered": np.array(gate.delivered, np.int64),
+            "numbers": np.array(
+                [gate.withdrawn, gate.base, self._abandoned, self._next_version], np.int64
+            ),
+        }
+        if self._filling is not None:
+            batch = self._filling
+            state["filling.oldest_rows"] = np.array(batch.oldest_rows, np.int64)
+            state["filling.env_steps"] = np.array(batch.env_steps, np.int64)
+            state |= {f"filling.arrays.{k}": v.copy() for k, v in batch.arrays.items()}
+        return state
+
+    def load(self, state: Mapping[str, np.ndarray], version: int) -> None:
+        """Take over what `save` returned."""
+        gate = self.gate
+        gate.version = version
+        gate.limits = [int(n) for n in state["limits"]]
+        gate.delivered = [int(n) for n in state["delivered"]]
+        gate.withdrawn, gate.base, self._abandoned, self._next_version = (
+            int(n) for n in state["numbers"]
+        )
+        if "filling.oldest_rows" in state:
+            batch = self._free.popleft()
+            batch.oldest_rows = [int(n) for n in state["filling.oldest_rows"]]
+            batch.num_blocks = len(batch.oldest_rows)
+            batch.env_steps = int(state["filling.env_steps"])
+            for name, array in batch.arrays.items():
+                np.copyto(array, state[f"filling.arrays.{name}"])
+            self._filling = batch
+
+    def _has_room(self) -> bool:
+        return self._filling is not None or bool(self._free)
+
+    def _room(self) -> int:
+        return self.gate.batch - (self._filling.num_blocks if self._filling else 0)
+
+    def _stage(self, delivery: Delivery) -> None:
+        block, gate = delivery.block, self.gate
+        gate.delivered[delivery.producer] += 1
+        valid = block["valid"][: self._rollout]
+        versions = block["version"][: self._rollout][valid]
+        oldest = int(versions.min()) if versions.size else self._next_version
+        if is_too_old(
+            learned_at=self._next_version, oldest_row=oldest, max_staleness=gate.max_staleness
+        ):
+            self._consumer.take(delivery, dropped=True)
+            gate.withdrawn += 1
+            self.telemetry.counters["blocks_too_old"] += 1
+            return
+        if self._filling is None:
+            self._filling = self._free.popleft()
+        batch = self._filling
+        with self.telemetry.time("stage"):
+            self._copy(delivery, batch)
+        self._consumer.take(delivery, dropped=False)
+        batch.num_blocks += 1
+        batch.oldest_rows.append(oldest)
+        batch.env_steps += int(np.count_nonzero(valid))
+        if batch.num_blocks == gate.batch:
+            self._ready.append(batch)
+            self._filling = None
+            self._next_version += 1
+
+    def _copy(self, delivery: Delivery, batch: Batch) -> None:
+        """The only read of an observation for training."""
+        for spec_field in self._layout.spec:
+            source = delivery.block[spec_field.name]
+            axis = 0 if spec_field.per == "head" else 1
+            width = source.shape[axis]
+            columns = slice(batch.num_blocks * width, (batch.num_blocks + 1) * width)
+            target = batch.arrays[spec_field.name]
+            np.copyto(target[columns] if axis == 0 else target[:, columns], source)
+
+    def _deal(self) -> None:
+        abandoned = self._consumer.abandoned()
+        self.gate.withdrawn += abandoned - self._abandoned
+        self._abandoned = abandoned
+        self._consumer.grant(dict(enumerate(self.gate.deal())), self.gate.version)
+
+    def _allocate(self) -> Batch:
+        arrays: Arrays = {}
+        for spec_field in self._layout.spec:
+            shape = list(self._layout.shape_of(spec_field))
+            shape[0 if spec_field.per == "head" else 1] *= self.gate.batch
+            arrays[spec_field.name] = np.zeros(shape, spec_field.dtype)
+        return Batch(arrays)
+
+
+class StagingThread:
+    """Runs a Staging beside the learner; the same calls, from the learner's thread.
+
+    waits for: blocks, room in a batch
+    unblocked by: the sample stream; `learned`
+    """
+
+    def __init__(self, staging: Staging, consumer: SampleConsumer) -> None:
+        self._staging = staging
+        self._sockets = consumer.pollables()
+        self._lock = threading.Lock()
+        self._poke = Wake()
+        self.full = Wake()
+        """Readable while a batch may be ready."""
+        self._stopping = False
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="staging", daemon=True)
+
+    def start(self) -> None:
+        """Start staging."""
+        self._thread.start()
+
+    def pop(self) -> Batch | None:
+        """A full batch, or None; raises what went wrong in the thread."""
+        self.full.clear()
+        if self._error is not None:
+            raise self._error
+        return self._staging.pop()
+
+    def learned(self, batch: Batch, version: int) -> None:
+        """The batch's memory is free again: the thread deals grants and goes on staging."""
+        with self._lock:
+            self._staging.learned(batch, version)
+        self._poke.set()
+
+    def close(self) -> None:
+        """Stop the thread; it ends within one poll."""
+        self._stopping = True
+        self._poke.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+        self._staging.close()
+        self._poke.close()
+        self.full.close()
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for socket in self._sockets:
+            poller.register(socket, zmq.POLLIN)
+        poller.register(self._poke.fd, zmq.POLLIN)
+        try:
+            while not self._stopping:
+                poller.poll(timeout=200)
+                self._poke.clear()
+                with self._lock:
+                    self._staging.pump()
+                self.full.set()
+        except Exception as error:  # noqa: BLE001 - handed to the learner's thread by `pop`
+            self._error = error
+            self.full.set()

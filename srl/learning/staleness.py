@@ -1,0 +1,56 @@
+"""Staleness is a contract: how far ahead of the learner sampling may run.
+
+    a new block may start while   accepted + running < (max_staleness + version + 1) x batch
+
+where `accepted` blocks were delivered and kept, `running` ones are granted and not yet delivered,
+`version` counts the batches learned and `batch` the blocks of one. Blocks that were dropped, lost
+or abandoned leave the sum at once, else the gate would starve.
+
+A grant made at version v demands rows of at least version v: its block is learned at version
+v + max_staleness at the latest, if producers keep their order. What arrives too old because one
+did not is dropped, and counted.
+"""
+
+
+def granted_limit(*, version: int, batch: int, max_staleness: int, withdrawn: int) -> int:
+    """Blocks that may have been granted in all, when `withdrawn` of them will never be learned."""
+    return (max_staleness + version + 1) * batch + withdrawn
+
+
+def is_too_old(*, learned_at: int, oldest_row: int, max_staleness: int) -> bool:
+    """Whether a block whose oldest row is of version `oldest_row` may not be learned any more."""
+    return learned_at - oldest_row > max_staleness
+
+
+class Gate:
+    """Deals the limit out to producers: the next grant goes to whoever has the fewest open."""
+
+    def __init__(self, *, num_producers: int, batch: int, max_staleness: int) -> None:
+        self.batch = batch
+        self.max_staleness = max_staleness
+        self.version = 0
+        self.limits = [0] * num_producers
+        self.delivered = [0] * num_producers
+        self.withdrawn = 0
+        """Blocks granted that were dropped, lost or abandoned."""
+        self.base = 0
+        """Blocks learned before this gate was opened: those of a resumed run."""
+
+    def rebase(self, version: int) -> None:
+        """Start at a recovered version: nothing is accepted or running."""
+        self.version = version
+        self.base = version * self.batch
+
+    def deal(self) -> list[int]:
+        """Grant what the rule allows; returns every producer's limit."""
+        allowed = granted_limit(
+            version=self.version,
+            batch=self.batch,
+            max_staleness=self.max_staleness,
+            withdrawn=self.withdrawn,
+        )
+        producers = range(len(self.limits))
+        for _ in range(allowed - self.base - sum(self.limits)):
+            fewest = min(producers, key=lambda p: (self.limits[p] - self.delivered[p], p))
+            self.limits[fewest] += 1
+        return self.limits

@@ -1,0 +1,45 @@
+"""Running normalisation as a module: its moments are buffers, so they travel with the weights."""
+
+import torch
+from torch import Tensor, nn
+
+from srl.ops.normalise import merge_moments, moments_of
+
+SMALLEST_VARIANCE = 1e-6
+"""A constant input is not blown up by more than 1000."""
+
+
+class Normaliser(nn.Module):
+    """Mean and variance of all rows seen; the identity before the first `update`."""
+
+    count: Tensor
+    mean: Tensor
+    var: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("var", torch.ones(shape))
+
+    @property
+    def std(self) -> Tensor:
+        """`[*shape]` standard deviation, bounded from below."""
+        return self.var.clamp(min=SMALLEST_VARIANCE).sqrt()
+
+    @torch.no_grad()
+    def update(self, rows: Tensor) -> None:
+        """Count in `rows`, `[M, *shape]` with M > 0."""
+        seen = (self.count, self.mean.double(), self.var.double())
+        count, mean, var = merge_moments(seen, moments_of(rows))
+        self.count.copy_(count)
+        self.mean.copy_(mean)
+        self.var.copy_(var)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """`[N, *shape]` to mean 0 and standard deviation 1."""
+        return (x - self.mean) / self.std
+
+    def denormalise(self, x: Tensor) -> Tensor:
+        """The inverse of `normalise`."""
+        return x * self.std + self.mean

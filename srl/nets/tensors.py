@@ -1,0 +1,41 @@
+"""Between NumPy arrays, in which data and weights travel, and the tensors of a network."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srl.core.errors import CheckpointError
+
+
+def tensor_of(array: np.ndarray, device: torch.device) -> Tensor:
+    """The array as a tensor: a view where it is writable and the device is the CPU."""
+    # torch warns of arrays it may not write to; a copy is the price of never asking who would
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
+
+
+def array_of(tensor: Tensor) -> np.ndarray:
+    """The tensor as an array: a view where it is on the CPU, else a copy on the host."""
+    return tensor.detach().cpu().numpy()
+
+
+@torch.no_grad()
+def load_arrays(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray]) -> None:
+    """Copy every array into the tensor of its name, or none of them.
+
+    Raises CheckpointError naming the first tensor that is missing or of another shape.
+    """
+    hint = "it is of another agent, or of other options of the algorithm"
+    for name in sorted(tensors.keys() ^ arrays.keys()):
+        where = "is missing from" if name in tensors else "is not wanted, but in"
+        raise CheckpointError(f"tensor {name!r} {where} what is loaded: {hint}")
+    for name, tensor in tensors.items():
+        here, there = list(tensor.shape), list(arrays[name].shape)
+        if here != there:
+            raise CheckpointError(
+                f"tensor {name!r} has shape {here}, what is loaded has {there}: {hint}"
+            )
+    for name, tensor in tensors.items():
+        tensor.copy_(tensor_of(arrays[name], torch.device("cpu")))

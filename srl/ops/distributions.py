@@ -1,0 +1,110 @@
+"""Distributions of actions, float32, one a row. `N`: rows.
+
+They do what `torch.distributions` does, without its argument checks: at the sizes actors use,
+those cost more than the sampling.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from srl.core.errors import SpecError
+from srl.ops.checks import check_rank
+
+HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+
+
+class Categorical:
+    """One choice of `n`; an action is `[N] int64`."""
+
+    __slots__ = ("log_probs",)
+
+    def __init__(self, logits: Tensor) -> None:
+        """Normalise `logits`, `[N, n]`."""
+        check_rank(2, logits=logits)
+        self.log_probs = logits.float().log_softmax(-1)
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """`[N]` actions, by the exponential race: argmax of p / Exp(1) is distributed as p."""
+        noise = torch.empty(self.log_probs.shape, device=generator.device)
+        noise.exponential_(generator=generator)
+        return (self.log_probs - noise.log_().to(self.log_probs.device)).argmax(-1)
+
+    def mode(self) -> Tensor:
+        """`[N]` most likely actions."""
+        return self.log_probs.argmax(-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """`[N]` log-probabilities of `action`, `[N] int64`."""
+        return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        """`[N]` entropies."""
+        return -(self.log_probs.exp() * self.log_probs).sum(-1)
+
+
+class MultiCategorical:
+    """Several independent choices; an action is `[N, K] int64`."""
+
+    __slots__ = ("choices",)
+
+    def __init__(self, logits: Tensor, nvec: Sequence[int]) -> None:
+        """Split `logits`, `[N, sum(nvec)]`, into the `K` choices of `nvec`."""
+        check_rank(2, logits=logits)
+        self.choices = [Categorical(part) for part in logits.split(list(nvec), -1)]
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """`[N, K]` actions."""
+        return torch.stack([choice.sample(generator) for choice in self.choices], -1)
+
+    def mode(self) -> Tensor:
+        """`[N, K]` most likely actions."""
+        return torch.stack([choice.mode() for choice in self.choices], -1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """`[N]` log-probabilities of `action`, `[N, K] int64`."""
+        parts = zip(self.choices, action.unbind(-1), strict=True)
+        return torch.stack([choice.log_prob(part) for choice, part in parts]).sum(0)
+
+    def entropy(self) -> Tensor:
+        """`[N]` entropies."""
+        return torch.stack([choice.entropy() for choice in self.choices]).sum(0)
+
+
+class DiagonalGaussian:
+    """Independent normal numbers; an action is `[N, *shape] float32`."""
+
+    __slots__ = ("log_std", "mean")
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        """Means `[N, *shape]` and the logarithms of standard deviations `[*shape]`."""
+        if mean.shape[1:] != log_std.shape:
+            raise SpecError(
+                f"log_std has shape {list(log_std.shape)}, a row of mean {list(mean.shape[1:])}"
+            )
+        self.mean, self.log_std = mean.float(), log_std.float()
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """`[N, *shape]` actions."""
+        noise = torch.empty(self.mean.shape, device=generator.device)
+        noise.normal_(generator=generator)
+        return self.mean + self.log_std.exp() * noise.to(self.mean.device)
+
+    def mode(self) -> Tensor:
+        """`[N, *shape]` most likely actions."""
+        return self.mean
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """`[N]` log-densities of `action`, `[N, *shape]`."""
+        z = (action - self.mean) * (-self.log_std).exp()
+        each = -0.5 * z.square() - self.log_std - HALF_LOG_TAU
+        return each.reshape(len(each), -1).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """`[N]` entropies."""
+        return (self.log_std + HALF_LOG_TAU + 0.5).sum().expand(len(self.mean))
+
+
+Distribution = Categorical | MultiCategorical | DiagonalGaussian

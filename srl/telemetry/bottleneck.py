@@ -1,0 +1,49 @@
+"""Names the bottleneck in words, from the time splits of the workers."""
+
+from collections.abc import Mapping
+
+Split = Mapping[str, float]
+"""Where a worker kind's time went: name to seconds."""
+
+
+def shares(split: Split) -> dict[str, float]:
+    """Each part of a split as a share of its sum, largest first."""
+    total = sum(split.values())
+    if total <= 0:
+        return {}
+    return {k: v / total for k, v in sorted(split.items(), key=lambda item: -item[1])}
+
+
+def name_bottleneck(splits: Mapping[str, Split]) -> str:
+    """One sentence: which worker kind holds the others back, and what would help.
+
+    Args:
+        splits: worker kind (`actor`, `policy`, `trainer`) to its time split.
+    """
+    actor, trainer = shares(splits.get("actor", {})), shares(splits.get("trainer", {}))
+    policy = shares(splits.get("policy", {}))
+    if not actor or not trainer:
+        return "not known yet"
+    starved = trainer.get("wait_for_batch", 0.0)
+    held = actor.get("wait_for_credit", 0.0)
+    unanswered = actor.get("wait_for_action", 0.0)
+    if held > starved and held > 0.1:
+        return (
+            f"learning: the trainer works {1 - starved:.0%} of its time and actors wait "
+            f"{held:.0%} of theirs for leave to go on; fewer epochs, larger minibatches or more "
+            "--threads help"
+        )
+    if unanswered > 0.3 and policy:
+        busy = 1 - policy.get("wait_for_requests", 0.0)
+        return (
+            f"inference: actors wait {unanswered:.0%} of their time for actions (policy workers "
+            f"are busy {busy:.0%}); more --actors.groups, --policies.count or --inference inline "
+            "help"
+        )
+    working = {k: v for k, v in actor.items() if not k.startswith("wait")}
+    busiest = next(iter(working), "env")
+    return (
+        f"sampling: the trainer waits {starved:.0%} of its time for blocks; actors spend most "
+        f"of theirs on {busiest} ({working.get(busiest, 0.0):.0%}); more --actors.count helps "
+        "where cores are free"
+    )

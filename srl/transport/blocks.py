@@ -1,0 +1,38 @@
+"""Blocks in an arena: the slot table first, then every producer's slots."""
+
+import numpy as np
+
+from srl.core.block import Block, Layout
+from srl.transport.slots import SlotTable, table_bytes
+
+
+class BlockArena:
+    """The blocks of one sample stream, by producer and slot."""
+
+    def __init__(
+        self, buffer: np.ndarray, layout: Layout, num_producers: int, num_slots: int
+    ) -> None:
+        self.buffer = buffer
+        self.layout = layout
+        self.table = SlotTable(buffer, num_producers, num_slots)
+        self._start = table_bytes(num_producers, num_slots)
+        self._blocks: dict[tuple[int, int], Block] = {}
+
+    def block(self, producer: int, slot: int) -> Block:
+        """The block in a slot; the same object every time."""
+        block = self._blocks.get((producer, slot))
+        if block is None:
+            index = producer * self.table.num_slots + slot
+            start = self._start + index * self.layout.nbytes
+            block = Block(self.layout, self.buffer[start : start + self.layout.nbytes])
+            self._blocks[producer, slot] = block
+        return block
+
+    def holds(self, producer: int, slot: int) -> bool:
+        """Whether there is such a slot (numbers from a message are not to be trusted)."""
+        return 0 <= producer < self.table.num_producers and 0 <= slot < self.table.num_slots
+
+
+def block_arena_bytes(layout: Layout, num_producers: int, num_slots: int) -> int:
+    """Bytes of the arena of a sample stream."""
+    return table_bytes(num_producers, num_slots) + num_producers * num_slots * layout.nbytes

@@ -1,0 +1,71 @@
+"""The wire format: a fixed header of 64 bytes, then raw frames. Nothing is ever executed.
+
+    offset  0  magic "SRL"          3 bytes
+            3  format               uint8     refused where it is not ours
+            4  kind                 uint8     one of Kind
+            8  sender               uint32    index of the worker on its side of the stream
+           12  incarnation          uint32    how often that worker was started
+           16  sequence             uint64    of this sender and kind: loss and repeats are counted
+           24  a, b, c, d           4 x int64 what they mean depends on the kind
+           56  digest               8 bytes   of the Spec both sides agreed on; zeros where none
+
+The format number changes with any change of these bytes; tests hold a golden copy.
+"""
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from srl.core.errors import StreamError
+
+FORMAT = 1
+HEADER = struct.Struct("<3sBB3xIIQqqqq8s")
+_MAGIC = b"SRL"
+NO_DIGEST = bytes(8)
+
+
+class Kind(IntEnum):
+    """What a message is; its four numbers follow in the comment."""
+
+    HELLO = 1  # client to server; frame 1 is the Spec's JSON
+    WELCOME = 2  # server to client: the Specs agree; a: server's incarnation
+    REFUSED = 3  # server to client; frame 1 says why, naming the field
+    REQUEST = 4  # a: slot, b: row, c: group, d: lowest version the answer may have
+    REPLY = 5  # sequence of the request; a: version, c: group
+    BLOCK = 6  # a: slot, b: generation, c: lowest version of its rows
+    CREDIT = 7  # a: blocks the producer may ever have started, b: lowest version of new rows
+    ABANDON = 8  # a: blocks this producer started and will never send, in all
+    GOODBYE = 9  # the sender leaves and expects nothing more
+
+
+class Header(NamedTuple):
+    """The header of one message."""
+
+    kind: Kind
+    sender: int
+    incarnation: int
+    sequence: int
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    d: int = 0
+    digest: bytes = NO_DIGEST
+
+
+def pack(header: Header) -> bytes:
+    """The 64 bytes of a header."""
+    return HEADER.pack(_MAGIC, FORMAT, *header)
+
+
+def unpack(data: bytes) -> Header:
+    """The header in `data`; raises StreamError where these are not the bytes of one."""
+    if len(data) != HEADER.size:
+        raise StreamError(f"a header has {HEADER.size} bytes, got {len(data)}")
+    magic, version, kind, *rest = HEADER.unpack(data)
+    if magic != _MAGIC:
+        raise StreamError("not a message of SRL")
+    if version != FORMAT:
+        raise StreamError(f"message format {version}, this SRL speaks {FORMAT}")
+    if kind not in Kind:
+        raise StreamError(f"unknown kind of message {kind}")
+    return Header(Kind(kind), *rest)

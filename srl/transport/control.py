@@ -1,0 +1,178 @@
+"""Typed messages between controller, node agent and workers, over a socket pair.
+
+Framed msgpack, decoded by type: nothing is ever executed.
+"""
+
+import contextlib
+import socket
+import struct
+
+import msgspec
+
+from srl.core.errors import StreamError
+
+_LENGTH = struct.Struct("<I")
+_MAX_BYTES = 256 << 20
+_SEND_SECONDS = 20.0
+
+
+class Configure(msgspec.Struct, tag=True):
+    """To a worker: what to be. Arenas are inherited descriptors, by name."""
+
+    plan: bytes
+    worker: str
+    arenas: dict[str, tuple[int, int]]
+    """Name to (descriptor, bytes)."""
+    socket_folder: str
+    incarnation: int
+    state: str | None = None
+    """Checkpoint to go on from."""
+
+
+class StartNode(msgspec.Struct, tag=True):
+    """To a node agent: what to start."""
+
+    plan: bytes
+    arenas: dict[str, int]
+    workers: list[str]
+    log_folder: str
+    socket_folder: str
+    threads: int
+    state: str | None = None
+
+
+class Stop(msgspec.Struct, tag=True):
+    """Stop in order; with `save`, the trainer writes a checkpoint first."""
+
+    save: "Save | None" = None
+
+
+class Save(msgspec.Struct, tag=True):
+    """To a trainer: write a checkpoint between two batches."""
+
+    folder: str
+    manifest: bytes
+    keep: int
+
+
+class Saved(msgspec.Struct, tag=True):
+    """From a trainer: the checkpoint is whole."""
+
+    worker: str
+    path: str
+
+
+class Ready(msgspec.Struct, tag=True):
+    """From a worker: it is open and steps."""
+
+    worker: str
+    pid: int
+    cpu_seconds: float
+    resident_megabytes: float
+    has_torch: bool
+
+
+class Report(msgspec.Struct, tag=True):
+    """From a worker, several times a second. Counters and seconds are totals."""
+
+    worker: str
+    counters: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    episodes: list[tuple[float, int]] = []
+    updates: list[dict[str, float]] = []
+
+
+class Failure(msgspec.Struct, tag=True):
+    """A worker raised, or died without a word."""
+
+    worker: str
+    message: str
+    traceback: str
+    is_user_error: bool = False
+    """The message is meant for the user and says all: no traceback needed."""
+
+
+class Stopped(msgspec.Struct, tag=True):
+    """From a node agent, last: everything has ended; here is the ledger of its arenas."""
+
+    ledgers: dict[str, dict[str, int]]
+
+
+Message = Configure | StartNode | Stop | Save | Saved | Ready | Report | Failure | Stopped
+
+
+class Channel:
+    """One end of a socket pair that carries messages both ways."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._buffer = bytearray()
+        self._decoder = msgspec.msgpack.Decoder(Message)
+        self._encoder = msgspec.msgpack.Encoder()
+        self.closed = False
+        """The other end is gone."""
+
+    @classmethod
+    def from_fd(cls, fd: int) -> "Channel":
+        """The end whose descriptor this process inherited."""
+        return cls(socket.socket(fileno=fd))
+
+    def fileno(self) -> int:
+        """Descriptor to poll on."""
+        return self._socket.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send; a peer that is gone, or does not read for 20 s, closes the channel."""
+        if self.closed:
+            return
+        data = self._encoder.encode(message)
+        self._socket.settimeout(_SEND_SECONDS)
+        try:
+            self._socket.sendall(_LENGTH.pack(len(data)) + data)
+        except OSError:
+            self.closed = True
+
+    def recv_all(self) -> list[Message]:
+        """Every message that is here now; sets `closed` at the end of the stream."""
+        self._socket.settimeout(0)
+        while not self.closed:
+            try:
+                data = self._socket.recv(1 << 20)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                self.closed = True
+                break
+            if not data:
+                self.closed = True
+            self._buffer += data
+        return self._parse()
+
+    def close(self) -> None:
+        """Close this end; the other sees the end of the stream."""
+        self.closed = True
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def _parse(self) -> list[Message]:
+        messages, position = [], 0
+        while len(self._buffer) - position >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, position)
+            if length > _MAX_BYTES:
+                raise StreamError(f"a control message of {length} bytes")
+            start = position + _LENGTH.size
+            if len(self._buffer) < start + length:
+                break
+            try:
+                messages.append(self._decoder.decode(self._buffer[start : start + length]))
+            except msgspec.MsgspecError as error:
+                raise StreamError(f"malformed control message: {error}") from error
+            position = start + length
+        del self._buffer[:position]
+        return messages
+
+
+def channel_pair() -> tuple[Channel, socket.socket]:
+    """This process's end, and the socket to hand to a child."""
+    mine, theirs = socket.socketpair()
+    return Channel(mine), theirs

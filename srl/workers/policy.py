@@ -1,0 +1,107 @@
+"""The policy worker: answers the action requests of many actors in one batch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from srl.core.algorithm import Policy
+from srl.core.arrays import Arrays
+from srl.core.errors import StreamError
+from srl.core.streams import InferenceServer, ParameterSubscriber, Request
+from srl.core.telemetry import Telemetry
+
+
+class PolicyWorker:
+    """One policy behind one inference stream.
+
+    reads: rows, by requests; parameters
+    writes: answers
+    waits for: requests
+    unblocked by: actors
+    """
+
+    waiting = "wait_for_requests"
+
+    def __init__(
+        self, name: str, policy: Policy, server: InferenceServer, parameters: ParameterSubscriber
+    ) -> None:
+        self.name = name
+        self.telemetry = Telemetry()
+        self._policy = policy
+        self._server = server
+        self._parameters = parameters
+        self._version = -1
+        self._staging: Arrays = {}
+
+    def open(self) -> None:
+        """Nothing to prepare: the first parameters come with the first request."""
+
+    def step(self) -> bool:
+        """Answer everything that has arrived, in one batch: the longer it waits, the larger."""
+        requests = self._server.recv()
+        if not requests:
+            return False
+        with self.telemetry.time("fetch"):
+            self._refresh(max(request.min_version for request in requests))
+        with self.telemetry.time("gather"):
+            inputs = self._gather(requests)
+        with self.telemetry.time("forward"):
+            outputs = self._policy.act(inputs)
+        with self.telemetry.time("reply"):
+            self._reply(requests, outputs)
+        self.telemetry.counters["batches"] += 1
+        self.telemetry.counters["requests"] += len(requests)
+        return True
+
+    def pollables(self) -> Sequence[Any]:
+        """The request socket."""
+        return self._server.pollables()
+
+    def close(self) -> None:
+        """Leave both streams."""
+        self._server.close()
+        self._parameters.close()
+
+    def save(self) -> Arrays:
+        """The policy's random generators."""
+        return self._policy.save()
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `save` returned."""
+        self._policy.load(state)
+
+    def _refresh(self, min_version: int) -> None:
+        if self._parameters.latest() != self._version:
+            self._version, weights = self._parameters.fetch()
+            self._policy.load_weights(weights)
+            self.telemetry.counters["fetches"] += 1
+        if self._version < min_version:
+            raise StreamError(
+                f"version {min_version} was asked for, but only {self._version} is published"
+            )
+
+    def _gather(self, requests: Sequence[Request]) -> Arrays:
+        """Copy every row into one batch: the only read of an observation for inference."""
+        total = sum(len(next(iter(request.inputs.values()))) for request in requests)
+        batch: Arrays = {}
+        for name, example in requests[0].inputs.items():
+            target = self._staging.get(name)
+            if target is None or len(target) < total:
+                target = np.empty((2 * total, *example.shape[1:]), example.dtype)
+                self._staging[name] = target
+            start = 0
+            for request in requests:
+                rows = request.inputs[name]
+                np.copyto(target[start : start + len(rows)], rows)
+                start += len(rows)
+            batch[name] = target[:total]
+        return batch
+
+    def _reply(self, requests: Sequence[Request], outputs: Arrays) -> None:
+        start = 0
+        for request in requests:
+            stop = start + len(next(iter(request.inputs.values())))
+            answer = {name: array[start:stop] for name, array in outputs.items()}
+            self._server.reply(request, answer, self._version)
+            start = stop

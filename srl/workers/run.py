@@ -1,0 +1,188 @@
+"""The only main loop: runs one worker in a process of its own.
+
+    python -m srl.workers.run CHANNEL_FD
+
+It is told what to be over its channel to the node agent, reports over it several times a second,
+and ends when it is told to, when the worker raises, or when the agent is gone.
+"""
+
+import ctypes
+import faulthandler
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from srl.core.errors import SrlError
+from srl.core.worker import Worker
+from srl.launch.connect import ShmConnector, build_worker
+from srl.launch.plan import Plan
+from srl.transport.arena import Arena
+from srl.transport.control import (
+    Channel,
+    Configure,
+    Failure,
+    Message,
+    Ready,
+    Report,
+    Save,
+    Saved,
+    Stop,
+)
+
+log = logging.getLogger(__name__)
+
+_CONFIGURE_SECONDS = 60.0
+_REPORT_SECONDS = 0.25
+_WAIT_MILLISECONDS = 200
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Entry point of a worker process."""
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    _die_with_parent()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    channel = Channel.from_fd(int(sys.argv[1]))
+    configure = _wait_for_configure(channel)
+    try:
+        worker = _build(configure)
+        try:
+            _loop(worker, channel)
+        finally:
+            worker.close()
+    except Exception as error:  # noqa: BLE001 - the one place that reports a worker's error
+        traceback.print_exc()
+        channel.send(failure_of(configure.worker, error))
+        return 1
+    return 0
+
+
+def failure_of(worker: str, error: Exception) -> Failure:
+    """The report of an error that a worker raised."""
+    return Failure(
+        worker=worker,
+        message=f"{error}" if isinstance(error, SrlError) else f"{type(error).__name__}: {error}",
+        traceback="".join(traceback.format_exception(error)),
+        is_user_error=isinstance(error, SrlError),
+    )
+
+
+def report_of(worker: Worker) -> Report:
+    """What the worker has to say since the last report."""
+    return Report(
+        worker=worker.name,
+        counters=dict(worker.telemetry.counters),
+        seconds=dict(worker.telemetry.seconds),
+        episodes=[(e.agent_return, e.length) for e in worker.telemetry.take_episodes()],
+        updates=worker.telemetry.take_updates(),
+    )
+
+
+def _wait_for_configure(channel: Channel) -> Configure:
+    deadline = time.monotonic() + _CONFIGURE_SECONDS
+    poller = zmq.Poller()
+    poller.register(channel.fileno(), zmq.POLLIN)
+    while time.monotonic() < deadline and not channel.closed:
+        poller.poll(_WAIT_MILLISECONDS)
+        for message in channel.recv_all():
+            if isinstance(message, Configure):
+                return message
+    sys.exit("the node agent sent no configuration")
+
+
+def _build(configure: Configure) -> Worker:
+    plan = msgspec.json.decode(configure.plan, type=Plan)
+    kind = plan.worker(configure.worker).kind
+    if kind != "actor" or plan.inference == "inline":
+        import torch
+
+        torch.set_num_threads(plan.experiment["threads"])
+    arenas = {name: Arena.attach(fd, size) for name, (fd, size) in configure.arenas.items()}
+    buffers = {name: arena.buffer for name, arena in arenas.items()}
+    connector = ShmConnector(plan, buffers, configure.socket_folder, configure.incarnation)
+    worker = build_worker(plan, configure.worker, connector)
+    if configure.state is not None and kind == "trainer":
+        from srl.learning.checkpoint import read_checkpoint
+
+        worker.load(read_checkpoint(Path(configure.state)).sections[configure.worker])
+    return worker
+
+
+def _loop(worker: Worker, channel: Channel) -> None:
+    worker.open()
+    channel.send(_ready(worker))
+    poller = zmq.Poller()
+    poller.register(channel.fileno(), zmq.POLLIN)
+    for pollable in worker.pollables():
+        poller.register(pollable, zmq.POLLIN)
+    report_at = 0.0
+    while True:
+        moved = worker.step()
+        now = time.monotonic()
+        if now >= report_at:
+            report_at = now + _REPORT_SECONDS
+            channel.send(report_of(worker))
+            if _is_over(worker, channel):
+                break
+        if not moved:
+            with worker.telemetry.time(worker.waiting):
+                poller.poll(_WAIT_MILLISECONDS)
+    channel.send(report_of(worker))
+
+
+def _is_over(worker: Worker, channel: Channel) -> bool:
+    """Do what the agent asks for; True when that is to stop, or when it is gone."""
+    messages: list[Message] = channel.recv_all()
+    for message in messages:
+        if isinstance(message, Save):
+            _save(worker, channel, message)
+        elif isinstance(message, Stop):
+            if message.save is not None:
+                _save(worker, channel, message.save)
+            return True
+    return channel.closed
+
+
+def _save(worker: Worker, channel: Channel, order: Save) -> None:
+    from srl.learning.checkpoint import write_checkpoint
+
+    manifest: dict[str, Any] = msgspec.json.decode(order.manifest)
+    channel.send(report_of(worker))
+    path = write_checkpoint(
+        Path(order.folder),
+        int(worker.version),  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
+        {worker.name: worker.save()},
+        manifest=manifest,
+        keep=order.keep,
+    )
+    channel.send(Saved(worker.name, str(path)))
+
+
+def _ready(worker: Worker) -> Ready:
+    return Ready(
+        worker=worker.name,
+        pid=os.getpid(),
+        cpu_seconds=time.process_time(),
+        resident_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        has_torch="torch" in sys.modules,
+    )
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process with its agent, even inside a call that never returns."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+import math
+
+import pytest
+import torch
+from torch import distributions as oracle
+
+from srl.core.errors import SpecError
+from srl.ops.distributions import Categorical, DiagonalGaussian, MultiCategorical
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_categorical_by_hand():
+    distribution = Categorical(torch.tensor([[0.0, math.log(3)]]))
+    assert float(distribution.log_prob(torch.tensor([1])).exp()) == pytest.approx(0.75)
+    assert float(distribution.entropy()) == pytest.approx(
+        -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
+    )
+    assert distribution.mode().tolist() == [1]
+
+
+def test_categorical_samples_by_its_probabilities():
+    logits = torch.tensor([0.1, 0.3, 0.6]).log().expand(20000, 3)
+    share = Categorical(logits).sample(generator()).bincount(minlength=3) / 20000
+    assert share.tolist() == pytest.approx([0.1, 0.3, 0.6], abs=0.02)
+
+
+def test_multi_categorical_is_the_product_of_its_choices():
+    logits = torch.randn(5, 5, generator=generator())
+    a, b = Categorical(logits[:, :2]), Categorical(logits[:, 2:])
+    both = MultiCategorical(logits, (2, 3))
+    action = both.sample(generator())
+    assert action.shape == (5, 2)
+    torch.testing.assert_close(
+        both.log_prob(action), a.log_prob(action[:, 0]) + b.log_prob(action[:, 1])
+    )
+    torch.testing.assert_close(both.entropy(), a.entropy() + b.entropy())
+    assert both.mode().tolist() == torch.stack([a.mode(), b.mode()], 1).tolist()
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
+def test_gaussian_equals_torch(shape):
+    mean, log_std = torch.randn(4, *shape, generator=generator()), torch.full(shape, -0.5)
+    distribution = DiagonalGaussian(mean, log_std)
+    twin = oracle.Normal(mean, log_std.exp())
+    action = distribution.sample(generator())
+    assert action.shape == mean.shape
+    torch.testing.assert_close(
+        distribution.log_prob(action), twin.log_prob(action).reshape(4, -1).sum(-1)
+    )
+    torch.testing.assert_close(distribution.entropy(), twin.entropy().reshape(4, -1).sum(-1))
+    assert distribution.mode() is mean
+
+
+def test_gaussian_samples_by_its_moments():
+    sample = DiagonalGaussian(torch.full((20000, 1), 2.0), torch.tensor([0.5]).log()).sample(
+        generator()
+    )
+    assert float(sample.mean()) == pytest.approx(2.0, abs=0.02)
+    assert float(sample.std()) == pytest.approx(0.5, abs=0.02)
+
+
+def test_equal_generators_sample_alike():
+    logits = torch.zeros(50, 4)
+    first, second = (Categorical(logits).sample(generator(3)).tolist() for _ in range(2))
+    assert first == second
+
+
+def test_wrong_shapes_raise():
+    with pytest.raises(SpecError, match="logits must have 2 axes"):
+        Categorical(torch.zeros(3))
+    with pytest.raises(SpecError, match="log_std has shape"):
+        DiagonalGaussian(torch.zeros(3, 2), torch.zeros(3))
