@@ -38,6 +38,9 @@ class Kind(IntEnum):
     GOODBYE = 9  # the sender leaves and expects nothing more
 
 
+_KINDS = {kind.value: kind for kind in Kind}
+
+
 class Header(NamedTuple):
     """The header of one message."""
 
@@ -66,6 +69,6 @@ def unpack(data: bytes) -> Header:
         raise StreamError("not a message of SRL")
     if version != FORMAT:
         raise StreamError(f"message format {version}, this SRL speaks {FORMAT}")
-    if kind not in Kind:
+    if kind not in _KINDS:
         raise StreamError(f"unknown kind of message {kind}")
-    return Header(Kind(kind), *rest)
+    return Header(_KINDS[kind], *rest)
