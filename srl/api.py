@@ -7,7 +7,7 @@ action = policy.act(observation)
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,8 @@ def load(path: Path | str) -> LoadedPolicy:
 def _find(name: str, arguments: Sequence[str]) -> Experiment[Any]:
     if name.startswith("gym/"):
         make = load_object(catalog.FALLBACK_EXPERIMENT)
-        return make(name, _value("--env.options", arguments) or "{}", ())
+        options = _values("--env.options", arguments) or ["{}"]
+        return make(name, options[0], tuple(_values("--env.wrappers", arguments)))
     if ":" in name:
         made = load_object(name)
         experiment = made() if callable(made) else made
@@ -173,12 +174,12 @@ def _find(name: str, arguments: Sequence[str]) -> Experiment[Any]:
     return load_object(catalog.EXPERIMENTS[name])()
 
 
-def _value(option: str, arguments: Sequence[str]) -> str | None:
-    """The value an option is given, where the recipe itself depends on it."""
-    for before, after in pairwise(arguments):
-        if before == option:
-            return after
-    return None
+def _values(option: str, arguments: Sequence[str]) -> list[str]:
+    """The values an option is given, where the recipe itself depends on them."""
+    if option not in arguments:
+        return []
+    following = arguments[arguments.index(option) + 1 :]
+    return list(takewhile(lambda word: not word.startswith("--"), following))
 
 
 def _run(

@@ -9,7 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from srl.core.arrays import Arrays
+import numpy as np
+
+from srl.core.arrays import Arrays, subset
+from srl.core.telemetry import Episode
 from srl.core.worker import Worker
 from srl.launch.connect import InlineConnector, build_worker
 from srl.launch.plan import Plan
@@ -35,6 +38,8 @@ class InlineLauncher:
             self._workers.append(build_worker(plan, name, self._connector))
         self._trainers = [w for w in self._workers if plan.worker(w.name).kind == "trainer"]
         self._messages: list[Message] = []
+        self._reported: dict[str, Mapping[str, int]] = {}
+        """Worker to its counters at its last report."""
 
     def start(self, checkpoint: Checkpoint | None) -> None:
         """Open every worker, where there is a checkpoint with the state it had."""
@@ -45,6 +50,7 @@ class InlineLauncher:
         for worker in self._workers:
             if worker.name in sections:
                 worker.load(sections[worker.name])
+            self._load_unreported(worker, sections.get(f"telemetry-{worker.name}", {}))
         for worker in reversed(self._workers):  # parameters exist before anybody acts
             worker.open()
             self._messages.append(Ready(worker.name, 0, 0.0, 0.0, has_torch=True))
@@ -62,6 +68,8 @@ class InlineLauncher:
         sections: dict[str, Arrays] = {worker.name: worker.save() for worker in self._workers}
         for policy, stream in self._connector.samples.items():
             sections[f"samples-{policy}"] = stream.save()
+        for worker in self._workers:
+            sections[f"telemetry-{worker.name}"] = self._save_unreported(worker)
         version = max(int(trainer.version) for trainer in self._trainers)  # pyright: ignore[reportAttributeAccessIssue] - a Trainer
         folder = self._folder / "checkpoints"
         path = write_checkpoint(folder, version, sections, manifest=manifest, keep=keep)
@@ -99,4 +107,21 @@ class InlineLauncher:
                 self._messages.append(failure_of(worker.name, error))
                 return
         if any(trainer.telemetry.updates for trainer in self._trainers):
-            self._messages += [report_of(worker) for worker in self._workers]
+            reports = [report_of(worker) for worker in self._workers]
+            self._reported = {report.worker: report.counters for report in reports}
+            self._messages += reports
+
+    def _save_unreported(self, worker: Worker) -> Arrays:
+        """What it counted since its last report: the manifest has only what was reported."""
+        telemetry, reported = worker.telemetry, self._reported.get(worker.name, {})
+        state: Arrays = {
+            f"counters.{name}": np.array(count - reported.get(name, 0), np.int64)
+            for name, count in telemetry.counters.items()
+        }
+        return state | {"episodes": np.array(telemetry.episodes, np.float64).reshape(-1, 2)}
+
+    def _load_unreported(self, worker: Worker, state: Arrays) -> None:
+        for name, count in subset(state, "counters.").items():
+            worker.telemetry.counters[name] += int(count)
+        for agent_return, length in state.get("episodes", ()):
+            worker.telemetry.episodes.append(Episode(float(agent_return), int(length)))

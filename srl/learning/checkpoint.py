@@ -61,10 +61,13 @@ def write_checkpoint(
     }
     _write_synced(aside / _STATE, data)
     _write_synced(aside / _MANIFEST, json.dumps(whole, indent=1).encode())
+    replaced = folder / f"{version:08d}.replaced"  # listed like any other, should we die here
+    shutil.rmtree(replaced, ignore_errors=True)
     if path.exists():  # the same version again, after a resume
-        shutil.rmtree(path)
+        path.rename(replaced)
     aside.rename(path)
     _sync_folder(folder)
+    shutil.rmtree(replaced, ignore_errors=True)
     for old in list_checkpoints(folder)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return path
@@ -74,7 +77,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a checkpoint; raises CheckpointError where it is none of ours."""
     try:
         manifest = json.loads((path / _MANIFEST).read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a checkpoint of SRL: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else None
@@ -103,7 +106,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         flat = safetensors.numpy.load(data)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path / _STATE} is not a safetensors file: {error}") from error
-    sections: dict[str, Arrays] = {name: {} for name in manifest["sections"]}
+    names = manifest.get("sections")
+    if not isinstance(names, list):
+        raise CheckpointError(f"{path / _MANIFEST} does not say which sections there are")
+    sections: dict[str, Arrays] = {str(name): {} for name in names}
     for key, array in flat.items():
         section, _, name = key.partition("/")
         sections.setdefault(section, {})[name] = array

@@ -82,10 +82,14 @@ class Staging:
         return batch
 
     def learned(self, batch: Batch, version: int) -> None:
-        """The batch's memory is free again, and `version` batches are learned."""
+        """The batch's memory is free again, and `version` batches are learned: deal grants."""
+        self.release(batch, version)
+        self._deal()
+
+    def release(self, batch: Batch, version: int) -> None:
+        """Like `learned`, but leaves the stream alone: the next `pump` deals the grants."""
         self._free.append(Batch(batch.arrays))
         self.gate.version = version
-        self._deal()
 
     def close(self) -> None:
         """Leave the sample stream."""
@@ -215,8 +219,8 @@ class StagingThread:
 
     def learned(self, batch: Batch, version: int) -> None:
         """The batch's memory is free again: the thread deals grants and goes on staging."""
-        with self._lock:
-            self._staging.learned(batch, version)
+        with self._lock:  # only the thread may use the stream's sockets
+            self._staging.release(batch, version)
         self._poke.set()
 
     def close(self) -> None:

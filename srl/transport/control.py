@@ -165,7 +165,7 @@ class Channel:
                 break
             try:
                 messages.append(self._decoder.decode(self._buffer[start : start + length]))
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 raise StreamError(f"malformed control message: {error}") from error
             position = start + length
         del self._buffer[:position]

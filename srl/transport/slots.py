@@ -6,8 +6,11 @@ as it was published. There is nothing to rebuild after a death: what a dead prod
 was never published, and so is free again.
 
     published[p, s]   written by producer p: how often slot s was published
+    order[p, s]       written by producer p: which of its blocks is in slot s
+    abandoned[p]      written by producer p: blocks it was granted and will never send
     taken[p, s]       written by the consumer: how often it was taken, and how many of those dropped
-    consumed[0]       written by the consumer: blocks handed to a learner
+    consumed          written by the consumer: blocks handed to a learner
+    lost              written by the consumer: blocks that earlier lives of it took and never used
 """
 
 from dataclasses import dataclass
@@ -19,6 +22,8 @@ from srl.core.errors import StreamError
 
 _TAKEN_BITS = 40
 _TAKEN_MASK = (1 << _TAKEN_BITS) - 1
+_CONSUMED, _LOST = 0, 1
+_CONSUMER_WORDS = 8  # a cache line of its own
 
 
 @dataclass(frozen=True)
@@ -54,14 +59,15 @@ class SlotTable:
 
     def __init__(self, buffer: np.ndarray, num_producers: int, num_slots: int) -> None:
         """Lay the table over the first `table_bytes(...)` of `buffer`; zeros are an empty table."""
-        stride = aligned(num_slots * 8) // 8
         words = buffer[: table_bytes(num_producers, num_slots)].view(np.int64)
-        half = num_producers * stride
+        grid = words[:-_CONSUMER_WORDS].reshape(3, num_producers, -1)
         self.num_producers = num_producers
         self.num_slots = num_slots
-        self._published = words[:half].reshape(num_producers, stride)[:, :num_slots]
-        self._taken = words[half : 2 * half].reshape(num_producers, stride)[:, :num_slots]
-        self._consumer = words[2 * half :]
+        self._published = grid[0, :, :num_slots]
+        self._order = grid[1, :, :num_slots]
+        self._abandoned = grid[1, :, num_slots]
+        self._taken = grid[2, :, :num_slots]
+        self._consumer = words[-_CONSUMER_WORDS:]
 
     def is_free(self, producer: int, slot: int) -> bool:
         """Whether the producer may fill the slot."""
@@ -72,12 +78,30 @@ class SlotTable:
         if not self.is_free(producer, slot):
             raise StreamError(f"slot {slot} of producer {producer} was published twice")
         generation = int(self._published[producer, slot]) + 1
+        self._order[producer, slot] = self.sequence(producer) + 1
         self._published[producer, slot] = generation
         return generation
 
     def sequence(self, producer: int) -> int:
         """Blocks the producer ever published."""
         return int(self._published[producer].sum())
+
+    def abandon(self, producer: int) -> None:
+        """Producer: one more granted block will never be sent."""
+        self._abandoned[producer] += 1
+
+    def abandoned(self, producer: int) -> int:
+        """Blocks the producer was granted and will never send, in all."""
+        return int(self._abandoned[producer])
+
+    def taken(self, producer: int) -> int:
+        """Blocks of the producer that were taken, dropped ones included."""
+        return int((self._taken[producer] & _TAKEN_MASK).sum())
+
+    def waiting(self, producer: int) -> list[int]:
+        """Consumer: slots that wait to be taken, in the order they were published."""
+        slots = [s for s in range(self.num_slots) if not self.is_free(producer, s)]
+        return sorted(slots, key=lambda slot: int(self._order[producer, slot]))
 
     def is_ready(self, producer: int, slot: int, generation: int) -> bool:
         """Consumer: whether this very generation of the slot waits to be taken."""
@@ -97,24 +121,32 @@ class SlotTable:
 
     def count_consumed(self, num_blocks: int) -> None:
         """Consumer: blocks copied out earlier are now a learner's."""
-        self._consumer[0] += num_blocks
+        self._consumer[_CONSUMED] += num_blocks
+
+    def count_lost(self) -> None:
+        """Consumer, when it begins: what an earlier life of it took and never used is lost."""
+        self._consumer[_LOST] += self._held()
 
     def ledger(self, *, consumer_lives: bool) -> Ledger:
         """What became of every block; what a dead consumer held is lost, not in flight."""
         sent = int(self._published.sum())
-        taken = int((self._taken & _TAKEN_MASK).sum())
         dropped = int((self._taken >> _TAKEN_BITS).sum())
-        consumed = int(self._consumer[0])
-        held = max(0, taken - dropped - consumed)
+        consumed, lost = int(self._consumer[_CONSUMED]), int(self._consumer[_LOST])
+        held = max(0, self._held())
         waiting = int((self._published != (self._taken & _TAKEN_MASK)).sum())
         return Ledger(
             sent=sent,
             consumed=consumed,
             dropped=dropped,
-            lost=0 if consumer_lives else held,
+            lost=lost + (0 if consumer_lives else held),
             in_flight=waiting + (held if consumer_lives else 0),
-            duplicated=max(0, consumed + dropped - taken),
+            duplicated=max(0, -self._held()),
         )
+
+    def _held(self) -> int:
+        """Blocks copied out and not yet a learner's; below zero where one was used twice."""
+        kept = int((self._taken & _TAKEN_MASK).sum()) - int((self._taken >> _TAKEN_BITS).sum())
+        return kept - int(self._consumer[_CONSUMED]) - int(self._consumer[_LOST])
 
     def _times_taken(self, producer: int, slot: int) -> int:
         return int(self._taken[producer, slot]) & _TAKEN_MASK
@@ -122,4 +154,4 @@ class SlotTable:
 
 def table_bytes(num_producers: int, num_slots: int) -> int:
     """Bytes of a table."""
-    return 2 * num_producers * aligned(num_slots * 8) + aligned(16)
+    return 3 * num_producers * aligned((num_slots + 1) * 8) + _CONSUMER_WORDS * 8

@@ -154,7 +154,7 @@ class ShmInferenceClient:
     def _on_message(self, worker: int, message: Message) -> list[int]:
         header = message.header
         if header.kind is Kind.REFUSED:
-            reason = message.frames[0].decode() if message.frames else "no reason given"
+            reason = b" ".join(message.frames).decode(errors="replace")
             raise StreamError(f"inference stream refused: {reason}")
         if header.kind is Kind.WELCOME:
             self._on_welcome(worker, header.incarnation)
@@ -212,6 +212,7 @@ class ShmInferenceClient:
             self._digest,
         )
         if self._clients[worker].send(header):
+            self.resent += bool(pending.asked)
             pending.asked.add(worker)
             pending.asked_at = time.monotonic()
             self._outstanding[worker] += 1
@@ -226,7 +227,6 @@ class ShmInferenceClient:
                     f"{len(self._welcomed)} connected)"
                 )
             if now - pending.asked_at > self._resend_seconds:
-                self.resent += bool(pending.asked)
                 self._ask(group)
 
     def _say_hello(self) -> None:

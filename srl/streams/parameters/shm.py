@@ -2,7 +2,8 @@
 
 The writer sets `begin`, fills the buffer that nobody is told to read, then sets `end`. A reader
 copies buffer `end % 2` and looks at `begin` again: had the writer come round to that buffer
-meanwhile, `begin` would be two ahead, and the reader copies once more.
+meanwhile, `begin` would be two ahead, and the reader copies once more. A writer killed half way
+leaves `begin` one ahead of `end`, which is true: the next one fills the same buffer again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,6 @@ class ShmPublisher:
 
     def __init__(self, arena: np.ndarray, spec: Spec) -> None:
         self._words = arena[:_HEADER_BYTES].view(np.int64)
-        self._words[_BEGIN] = self._words[_END]  # repairs what a killed writer left half done
         self._buffers = _buffers(arena, spec)
 
     def publish(self, weights: Mapping[str, np.ndarray], version: int) -> None:
@@ -75,8 +75,12 @@ class ShmSubscriber:
 
     def latest(self) -> int:
         """The latest version; -1 before the first."""
-        turn = int(self._words[_END])
-        return int(self._words[_VERSION + turn % 2]) if turn else -1
+        for _ in range(_ATTEMPTS):
+            turn = int(self._words[_END])
+            version = int(self._words[_VERSION + turn % 2])
+            if int(self._words[_BEGIN]) <= turn + 1:
+                return version if turn else -1
+        raise StreamError(f"the version changed during each of {_ATTEMPTS} attempts to read it")
 
     def fetch(self) -> tuple[int, Arrays]:
         """The latest version and a copy of its weights."""

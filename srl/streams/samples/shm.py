@@ -43,10 +43,8 @@ class ShmProducer:
         self._filling: set[int] = set()
         self._limit = 0
         self._min_version = 0
-        # Blocks published by an earlier life of this actor count as started.
-        self._started = blocks.table.sequence(index)
-        self._abandoned = 0
-        self._welcomed = False
+        # Blocks that an earlier life of this actor sent or gave back count as started.
+        self._started = blocks.table.sequence(index) + blocks.table.abandoned(index)
         self._hello_at = 0.0
         self.poll()
 
@@ -70,25 +68,24 @@ class ShmProducer:
     def abandon(self, grant: Grant) -> None:
         """Give the block back unsent."""
         self._filling.remove(grant.slot)
-        self._abandoned += 1
-        self._client.send(self._header(Kind.ABANDON, a=self._abandoned))
+        self._blocks.table.abandon(self._index)
+        self._client.send(self._header(Kind.ABANDON, a=self._blocks.table.abandoned(self._index)))
 
     def resume(self, slot: int, min_version: int) -> Grant:
         """Blocks in shared memory end with the run."""
         raise StreamError(f"slot {slot} of a shared arena is not part of a checkpoint")
 
     def poll(self) -> None:
-        """Say hello until welcomed; take in credit."""
+        """Take in credit; say hello again and again, for a restarted consumer knows nobody."""
         for message in self._client.recv_all():
             header = message.header
-            if header.kind is Kind.WELCOME:
-                self._welcomed = True
-            elif header.kind is Kind.REFUSED:
-                raise StreamError(f"sample stream refused: {message.frames[0].decode()}")
-            elif header.kind is Kind.CREDIT:
+            if header.kind is Kind.REFUSED:
+                reason = b" ".join(message.frames).decode(errors="replace")
+                raise StreamError(f"sample stream refused: {reason}")
+            if header.kind is Kind.CREDIT:
                 self._limit = max(self._limit, header.a)
                 self._min_version = max(self._min_version, header.b)
-        if not self._welcomed and time.monotonic() >= self._hello_at:
+        if time.monotonic() >= self._hello_at:
             self._hello_at = time.monotonic() + _HELLO_SECONDS
             spec = self._blocks.layout.spec
             self._client.send(self._header(Kind.HELLO), spec.to_json().encode())
@@ -126,8 +123,15 @@ class ShmConsumer:
         self._blocks = blocks
         self._server = Server(context, address)
         self._peers: dict[int, bytes] = {}
+        self._incarnations: dict[int, int] = {}
         self._credit: dict[int, int] = {}
-        self._abandoned: dict[int, dict[int, int]] = {}
+        table = blocks.table
+        table.count_lost()
+        # Limits and abandoned blocks count from here, a producer's own numbers from the start of
+        # the arena: an earlier consumer may have taken blocks before.
+        everyone = range(table.num_producers)
+        self._abandoned_before = [table.abandoned(p) for p in everyone]
+        self._started_before = [table.taken(p) + table.abandoned(p) for p in everyone]
         self._min_version = 0
         self._arrived: deque[Delivery] = deque()
         self._noticed: dict[tuple[int, int], int] = {}
@@ -150,9 +154,8 @@ class ShmConsumer:
                 self._server.rejected += 1
             elif message.header.kind is Kind.BLOCK:
                 self._on_block(producer, message.header.a, message.header.b)
-            elif message.header.kind is Kind.ABANDON:
-                lives = self._abandoned.setdefault(producer, {})
-                lives[message.header.incarnation] = message.header.a
+            elif message.header.kind not in (Kind.ABANDON, Kind.GOODBYE):  # these only wake
+                self._server.rejected += 1
         return [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
 
     def take(self, delivery: Delivery, *, dropped: bool) -> None:
@@ -165,7 +168,8 @@ class ShmConsumer:
 
     def abandoned(self) -> int:
         """Blocks granted that will never come."""
-        return sum(sum(lives.values()) for lives in self._abandoned.values())
+        before = self._abandoned_before
+        return sum(self._blocks.table.abandoned(p) - n for p, n in enumerate(before))
 
     def grant(self, limits: Mapping[int, int], min_version: int) -> None:
         """Send each producer its limit where it grew; resending one changes nothing."""
@@ -190,17 +194,21 @@ class ShmConsumer:
 
     def _on_hello(self, message: Message) -> None:
         producer, mine = message.header.sender, self._blocks.layout.spec
+        if message.header.incarnation < self._incarnations.get(producer, 0):
+            self._server.rejected += 1  # an earlier life of it, which arrives late
+            return
         if message.header.digest != mine.digest():
             reason = _describe_difference(mine, message.frames)
             self._server.send(message.peer, self._answer(Kind.REFUSED), reason.encode())
             return
+        self._incarnations[producer] = message.header.incarnation
         self._peers[producer] = message.peer
         self._server.send(message.peer, self._answer(Kind.WELCOME))
         self._send_credit(producer)
         # The table knows of blocks whose notice went to nobody (an earlier life of either side).
-        for slot in range(self._blocks.table.num_slots):
+        for slot in self._blocks.table.waiting(producer):
             generation = self._blocks.table.generation(producer, slot)
-            if self._blocks.table.is_ready(producer, slot, generation):
+            if self._noticed.get((producer, slot)) != generation:
                 self._on_block(producer, slot, generation)
 
     def _on_block(self, producer: int, slot: int, generation: int) -> None:
@@ -217,7 +225,8 @@ class ShmConsumer:
     def _send_credit(self, producer: int) -> None:
         credit = self._credit.get(producer, 0)
         if producer in self._peers and credit:
-            header = self._answer(Kind.CREDIT, a=credit, b=self._min_version)
+            limit = self._started_before[producer] + credit
+            header = self._answer(Kind.CREDIT, a=limit, b=self._min_version)
             self._server.send(self._peers[producer], header)
 
     def _answer(self, kind: Kind, a: int = 0, b: int = 0) -> Header:

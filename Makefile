@@ -1,0 +1,46 @@
+# make train   set everything up and solve CartPole
+# make test    set everything up, check the code and run the tests
+# make check   linters, types and import borders alone
+# make slow    the slower proofs: every topology, three seeds each
+# make bench   speed, side by side with a CleanRL-style script
+# make clean   remove what these made
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: train test check slow bench clean
+
+train: $(VENV)/.installed
+	$(BIN)/srl train cartpole
+
+test: check
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell
+	$(BIN)/pyright
+
+slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow --timeout 1800
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/first_look.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+# torch comes first and alone: a range that admits a newer release would bring gigabytes of CUDA.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch==2.13.0
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -e ".[dev]"
+	touch $@

@@ -1,0 +1,80 @@
+"""PPO that checks every row it learns from, on a toy env: what the launcher tests run.
+
+`learn` keeps the weights of the versions it published and recomputes the log-probability of every
+valid row with the version stamped on it. The largest difference is the metric
+`audit_max_difference`: anything but rounding means that a row changed after it was answered.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from srl.algorithms.ppo import PPO, PPOConfig, PPOPolicy
+from srl.core.algorithm import Arrays
+from srl.core.env import AgentSpec
+from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
+from srl.nets.tensors import tensor_of
+
+_KEPT_VERSIONS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditingConfig(PPOConfig):
+    def make_learner(self, agent: AgentSpec, *, seed: int, device: str) -> "AuditingPPO":
+        return AuditingPPO(self, agent, seed=seed, device=device)
+
+
+class AuditingPPO(PPO):
+    def __init__(
+        self, config: AuditingConfig, agent: AgentSpec, *, seed: int, device: str
+    ) -> None:
+        super().__init__(config, agent, seed=seed, device=device)
+        self._judge = PPOPolicy(config, agent, seed=0, device=device)
+        self._published: dict[int, Arrays] = {}
+        self._version: int | None = None
+
+    def learn(self, batch: Mapping[str, np.ndarray], progress: float) -> dict[str, float]:
+        if self._version is None:  # 0, or what a resumed run begins with
+            self._version = int(batch["version"][:-1][batch["valid"][:-1]].max())
+        weights = {name: array.copy() for name, array in self.policy.weights().items()}
+        self._published[self._version] = weights
+        self._published.pop(self._version - _KEPT_VERSIONS, None)
+        difference = self._audit(batch)
+        self._version += 1
+        return super().learn(batch, progress) | {"audit_max_difference": difference}
+
+    def _audit(self, batch: Mapping[str, np.ndarray]) -> float:
+        rows = {name: array[:-1][batch["valid"][:-1]] for name, array in batch.items()
+                if array.ndim >= 2}
+        worst = 0.0
+        for version in np.unique(rows["version"]):
+            these = rows["version"] == version
+            self._judge.load_weights(self._published[int(version)])
+            obs = {name: rows[name][these] for name in self._judge.observation_names}
+            with torch.inference_mode():
+                distribution, _ = self._judge.network(self._judge.observe(obs))
+                action = tensor_of(rows["action"][these], self._judge.device)
+                log_prob = distribution.log_prob(action).numpy()
+            worst = max(worst, float(np.abs(log_prob - rows["log_prob"][these]).max()))
+        return worst
+
+
+def experiment() -> Experiment[AuditingConfig]:
+    """Identity: 16 of 16 right answers after some 10k env steps."""
+    return Experiment(
+        name="auditing",
+        env=EnvConfig(name="srl.envs.toy:Identity"),
+        algorithm=AuditingConfig(
+            rollout=16,
+            batch_size=256,
+            minibatch_size=128,
+            epochs=4,
+            learning_rate=3e-3,
+            hidden=(16,),
+        ),
+        actors=ActorsConfig(count=1, envs=16, groups=2),
+        stop=StopConfig(env_steps=16_000),
+        max_staleness=1,
+    )

@@ -1,0 +1,218 @@
+"""Inline: the same seed gives the same bits, also across Ctrl-C, a kill and checkpoints."""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import srl
+from srl.learning.checkpoint import latest_checkpoint, list_checkpoints, read_checkpoint
+
+COMMON = {"launcher": "inline", "checkpoint__seconds": 1000.0}
+TOY = {"stop__env_steps": 10_000, "algorithm__hidden": (8,)}
+CARTPOLE = {
+    "stop__env_steps": 10_000,
+    "stop__return": 1000,  # out of reach: it runs to its last env step
+    "actors__envs": 8,
+    "algorithm__batch_size": 256,
+    "algorithm__epochs": 2,
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "identity, staleness 0": ("auditing", TOY | {"seed": 1, "max_staleness": 0}),
+    "identity, staleness 1": ("auditing", TOY | {"seed": 2, "max_staleness": 1}),
+    "identity, two actors": (
+        "auditing",
+        TOY | {"seed": 3, "actors__count": 2, "actors__envs": 8, "max_staleness": 2},
+    ),
+    "chain": (
+        "auditing",
+        TOY | {"seed": 4, "env__name": "srl.envs.toy:Chain", "env__options": '{"agents": 2}'},
+    ),
+    "target": (
+        "auditing",
+        TOY
+        | {
+            "seed": 5,
+            "env__name": "srl.envs.toy:Target",
+            "algorithm__normalise_observations": True,
+            "algorithm__normalise_returns": True,
+            "algorithm__learning_rate_schedule": "linear",
+        },
+    ),
+    "cartpole, staleness 0": ("cartpole", CARTPOLE | {"seed": 6, "max_staleness": 0}),
+    "cartpole, staleness 1": ("cartpole", CARTPOLE | {"seed": 7, "max_staleness": 1}),
+}
+CLOCKS = ("seconds", "env_steps_per_second", "bottleneck", "time_split")
+
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+@pytest.fixture(scope="module")
+def reference(
+    auditing: str, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """The folder of a case's uninterrupted run, made once."""
+
+    @cache
+    def run(case: str) -> Path:
+        return train(case, auditing, tmp_path_factory.mktemp("reference") / "run")
+
+    return run
+
+
+def train(case: str, auditing: str, folder: Path, **options: Any) -> Path:
+    experiment, own = CASES[case]
+    name = auditing if experiment == "auditing" else experiment
+    srl.train(name, out=str(folder), **(COMMON | own | options))
+    return folder
+
+
+def as_typed(case: str) -> list[str]:
+    """A case's options for the command line."""
+    words = []
+    for name, value in (COMMON | CASES[case][1]).items():
+        values = value if isinstance(value, tuple) else (value,)
+        option = name.replace("__", ".").replace("_", "-")
+        words += [f"--{option}", *(str(v) for v in values)]
+    return words
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "time"} for row in rows]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    whole = json.loads((folder / "summary.json").read_text())
+    return {name: value for name, value in whole.items() if name not in CLOCKS}
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Every array of the last checkpoints, every metric and every counter are equal."""
+    assert metrics(one) == metrics(other)
+    assert summary(one) == summary(other)
+    first, second = (read_checkpoint(latest_checkpoint(f / "checkpoints")) for f in (one, other))
+    assert first.sections.keys() == second.sections.keys()
+    for section, arrays in first.sections.items():
+        assert arrays.keys() == second.sections[section].keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, second.sections[section][name], f"{section}/{name}")
+
+
+def interrupt_after(rows: int, path: Path, seed: int) -> threading.Thread:
+    """Sends this process Ctrl-C a random moment after `rows` rows of metrics are there."""
+
+    def interrupt() -> None:
+        while not path.exists() or path.read_text().count("\n") < rows:
+            time.sleep(0.002)
+        time.sleep(random.Random(seed).uniform(0, 0.03))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    return thread
+
+
+@every_case
+def test_run_with_the_same_seed_is_the_same(
+    case: str, reference: Any, auditing: str, tmp_path: Path
+) -> None:
+    again = train(case, auditing, tmp_path / "run")
+
+    assert_same(reference(case), again)
+    assert all(row.get("audit_max_difference", 0) < 1e-5 for row in metrics(again))
+    assert summary(again)["staleness_max"] <= CASES[case][1].get("max_staleness", 1)
+
+
+def test_run_with_another_seed_differs(reference: Any, auditing: str, tmp_path: Path) -> None:
+    case = "identity, staleness 1"
+    other = train(case, auditing, tmp_path / "run", seed=99)
+
+    assert metrics(reference(case)) != metrics(other)
+
+
+@every_case
+def test_run_that_takes_checkpoints_is_the_same(
+    case: str, reference: Any, auditing: str, tmp_path: Path
+) -> None:
+    often = train(case, auditing, tmp_path / "run", checkpoint__seconds=0.1, checkpoint__keep=1000)
+
+    assert len(list_checkpoints(often / "checkpoints")) > 1
+    assert_same(reference(case), often)
+
+
+@every_case
+def test_run_interrupted_and_resumed_is_the_same(
+    case: str, reference: Any, auditing: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    half = len(metrics(reference(case))) // 2
+    thread = interrupt_after(half, folder / "metrics.jsonl", seed=hash(case))
+    train(case, auditing, folder)
+    thread.join()
+    assert summary(folder)["status"] == "interrupted"
+
+    srl.resume(folder)
+
+    assert_same(reference(case), folder)
+
+
+def test_run_interrupted_again_and_again_is_the_same(
+    reference: Any, auditing: str, tmp_path: Path
+) -> None:
+    case, folder = "identity, two actors", tmp_path / "run"
+    total = len(metrics(reference(case)))
+    for part in range(1, 5):
+        thread = interrupt_after(part * total // 6, folder / "metrics.jsonl", seed=part)
+        srl.resume(folder) if folder.exists() else train(case, auditing, folder)
+        thread.join()
+        assert summary(folder)["status"] == "interrupted"
+
+    srl.resume(folder)
+
+    assert_same(reference(case), folder)
+
+
+@pytest.mark.parametrize("case", ["identity, staleness 1", "cartpole, staleness 1"])
+def test_process_interrupted_by_ctrl_c_and_resumed_is_the_same(
+    case: str, reference: Any, auditing: str, start_run: Any
+) -> None:
+    experiment = auditing if CASES[case][0] == "auditing" else CASES[case][0]
+    run = start_run(experiment, *as_typed(case))
+    run.wait_for_rows(len(metrics(reference(case))) // 3)
+    run.popen.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    assert run.summary["status"] == "interrupted"
+    run.assert_nothing_left()
+
+    again = start_run("", command="resume")
+    assert again.wait() == (1 if "cartpole" in case else 0)  # cartpole: the return is not reached
+
+    assert_same(reference(case), run.folder)
+
+
+@pytest.mark.parametrize("case", ["identity, staleness 1"])
+def test_process_killed_after_a_checkpoint_and_resumed_is_the_same(
+    case: str, reference: Any, auditing: str, start_run: Any, wait_until: Any
+) -> None:
+    run = start_run(auditing, *as_typed(case), "--checkpoint.seconds", "0.1")
+    checkpoints = run.folder / "checkpoints"
+    wait_until(
+        lambda: checkpoints.exists() and len(list_checkpoints(checkpoints)) >= 2, "a checkpoint"
+    )
+    run.popen.kill()
+    assert run.wait() == -signal.SIGKILL
+    assert run.summary["status"] == "running"
+
+    srl.resume(run.folder)
+
+    assert_same(reference(case), run.folder)
