@@ -27,7 +27,12 @@ from srl.launch.folder import RunFolder, default_folder
 from srl.launch.initialise import fresh_sections, read_donor, write_initial
 from srl.launch.options import parse_options, to_arguments
 from srl.launch.plan import Plan, make_plan
-from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
+from srl.learning.checkpoint import (
+    Checkpoint,
+    latest_checkpoint,
+    read_checkpoint,
+    trainers_only,
+)
 from srl.telemetry.view import Silent, View
 
 
@@ -96,8 +101,11 @@ def resume(
 ) -> Run:
     """Go on with a run from its newest checkpoint; options may be changed, and are recorded."""
     folder = RunFolder.open(Path(path))
-    experiment = parse_options(decode_experiment(folder.read("config.json")), arguments)
+    before = decode_experiment(folder.read("config.json"))
+    experiment = parse_options(before, arguments)
     checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
+    if _shape(before) != _shape(experiment):
+        checkpoint = trainers_only(checkpoint)
     _check_devices(experiment)
     plan = make_plan(experiment)
     for route in plan.routes:
@@ -152,6 +160,19 @@ def load(path: Path | str) -> LoadedPolicy:
     experiment, plan, checkpoint = _open_run(Path(path))
     route = plan.routes[0]
     return LoadedPolicy(load_policy(experiment, route, checkpoint), route.agent_spec())
+
+
+def _shape(experiment: Experiment[Any]) -> tuple[Any, ...]:
+    """What must be the same for blocks, envs and actors of a checkpoint to be of use."""
+    algorithm = experiment.algorithm
+    return (
+        experiment.launcher,
+        experiment.env,
+        experiment.actors,
+        experiment.routes,
+        experiment.max_staleness,
+        (algorithm.rollout, algorithm.bootstrap, algorithm.batch_size),
+    )
 
 
 def _find(name: str, arguments: Sequence[str]) -> Experiment[Any]:

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from types import FrameType
 from typing import Any, Protocol
 
@@ -27,7 +28,6 @@ from srl.transport.slots import Ledger
 _POLL_SECONDS = 0.1
 _READY_SECONDS = 120.0
 _STOP_SECONDS = 90.0
-_LEDGER = ("sent", "consumed", "dropped", "lost", "in_flight", "duplicated")
 
 
 class Launcher(Protocol):
@@ -111,24 +111,25 @@ class Controller:
         self._reason = ""
         self._contract: tuple[list[str], list[str]] = ([], [])
         self._started = time.monotonic()
-        self._metrics_lines: int | None = None
+        self._ended: float | None = None
         if checkpoint is not None:
             manifest = checkpoint.manifest
             self._progress.load(manifest["progress"])
             self._progress.seconds_before = float(manifest["seconds"])
-            self._metrics_lines = int(manifest["metrics_lines"])
-            before = dict(manifest["ledger"])
-            if plan.samples != "inline" or f"samples-{plan.routes[0].policy}" not in (
-                checkpoint.sections
-            ):  # what was in flight ended with the process that held it
-                before["lost"] += before.pop("in_flight")
-                self._ledger_before = Ledger(**before)
+            self._ledger_before = Ledger(**manifest["ledger_before"])
+            if f"samples-{plan.routes[0].policy}" not in checkpoint.sections:
+                # what was in flight ended with the process that held it
+                then = Ledger(**manifest["ledger"])
+                ended = replace(then, lost=then.lost + then.in_flight, in_flight=0)
+                self._ledger_before += ended
 
     def run(self) -> dict[str, Any]:
         """Run to the end; returns the summary. Nothing is left behind, however it ends."""
         self._folder.write("config.json", encode_experiment(self._experiment))
         self._write_summary("running", "")
-        rows = JsonLines(self._folder.metrics, keep_lines=self._metrics_lines)
+        version = None if self._checkpoint is None else int(self._checkpoint.manifest["version"])
+        rows = JsonLines(self._folder.metrics, up_to_version=version)
+        self._progress.catch_up(rows.last)
         board = TensorBoard(self._folder.path / "tb")
         status = "failed"
         try:
@@ -158,13 +159,15 @@ class Controller:
                 self._view.show(self._progress, self._seconds())
                 if time.monotonic() >= save_at and self._progress.version and not self._failure:
                     save_at = time.monotonic() + self._experiment.checkpoint.seconds
-                    launcher.save(self._manifest(rows), keep)
-            can_save = self._failure is None or self._failure.worker != "inline"
-            launcher.stop(self._manifest(rows) if can_save else None, keep)
+                    launcher.save(self._manifest(), keep)
+            # Inline, a failure leaves a worker half through its step: nothing to go on from.
+            is_sound = self._failure is None or self._experiment.launcher != "inline"
+            launcher.stop(self._manifest() if is_sound else None, keep)
             deadline = time.monotonic() + _STOP_SECONDS
             while self._ledger is None and time.monotonic() < deadline:
                 self._absorb(launcher.poll(_POLL_SECONDS), rows, board)
         finally:
+            self._ended = time.monotonic()
             launcher.close()
         if self._failure is not None:
             return "failed"
@@ -251,31 +254,27 @@ class Controller:
 
     _eval_return: float | None = None
 
-    def _manifest(self, rows: JsonLines) -> dict[str, Any]:
+    def _manifest(self) -> dict[str, Any]:
         restored, not_restored = self._contract
         return {
             "experiment": self._experiment.name,
             "launcher": self._experiment.launcher,
             "seconds": self._seconds(),
             "progress": self._progress.to_dict(),
-            "metrics_lines": rows.num_lines,
-            "ledger": self._ledger_fields(),
+            "ledger_before": asdict(self._ledger_before),
             "restored": restored,
             "not_restored": not_restored,
         }
 
     def _seconds_now(self) -> float:
-        return time.monotonic() - self._started
+        return (self._ended or time.monotonic()) - self._started
 
     def _seconds(self) -> float:
         return self._progress.seconds_before + self._seconds_now()
 
-    def _ledger_fields(self) -> dict[str, int]:
-        total = self._ledger_before + (self._ledger or Ledger())
-        return {name: getattr(total, name) for name in _LEDGER}
-
     def _write_summary(self, status: str, reason: str) -> None:
         progress, seconds = self._progress, self._seconds()
+        ledger = self._ledger_before + (self._ledger or Ledger())
         self._folder.write(
             "summary.json",
             {
@@ -299,7 +298,7 @@ class Controller:
                 "eval_return": self._eval_return,
                 "staleness_mean": progress.staleness_mean,
                 "staleness_max": progress.staleness_max,
-                **{f"blocks_{name}": n for name, n in self._ledger_fields().items()},
+                **{f"blocks_{name}": n for name, n in asdict(ledger).items()},
                 "blocks_rolled_back": 0,
                 "worker_restarts": 0,
                 "bottleneck": progress.bottleneck(),

@@ -2,6 +2,8 @@
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +66,22 @@ def evaluate(
     deadline = time.monotonic() + _MAX_SECONDS
     try:
         evaluator.open()
-        while time.monotonic() < deadline and evaluator.step():
-            pass
+        with _threads(experiment.threads):
+            while time.monotonic() < deadline and evaluator.step():
+                pass
     finally:
         evaluator.close()
     return Evaluation(evaluator.returns())
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Compute with `count` threads: small batches on all cores are slower, not faster."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

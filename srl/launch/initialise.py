@@ -47,8 +47,8 @@ def write_initial(folder: RunFolder, sections: dict[str, Arrays], keep: int) -> 
     manifest = {
         "seconds": 0.0,
         "progress": Progress().to_dict(),
-        "metrics_lines": 0,
         "ledger": asdict(Ledger()),
+        "ledger_before": asdict(Ledger()),
         "restored": ["weights of another run"],
         "not_restored": ["everything else: this run begins with it"],
     }

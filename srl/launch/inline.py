@@ -18,6 +18,7 @@ from srl.launch.connect import InlineConnector, build_worker
 from srl.launch.plan import Plan
 from srl.learning.checkpoint import Checkpoint, write_checkpoint
 from srl.transport.control import Message, Ready, Saved, Stopped
+from srl.transport.slots import Ledger
 from srl.workers.run import failure_of, report_of
 
 
@@ -72,17 +73,16 @@ class InlineLauncher:
             sections[f"telemetry-{worker.name}"] = self._save_unreported(worker)
         version = max(int(trainer.version) for trainer in self._trainers)  # pyright: ignore[reportAttributeAccessIssue] - a Trainer
         folder = self._folder / "checkpoints"
-        path = write_checkpoint(folder, version, sections, manifest=manifest, keep=keep)
+        ledger = asdict(sum(self._ledgers().values(), Ledger()))
+        whole = {**manifest, "ledger": ledger}
+        path = write_checkpoint(folder, version, sections, manifest=whole, keep=keep)
         self._messages.append(Saved("inline", str(path)))
 
     def stop(self, manifest: Mapping[str, Any] | None, keep: int) -> None:
         """Save and say what became of every block."""
         if manifest is not None:
             self.save(manifest, keep)
-        ledgers = {
-            policy: asdict(stream.blocks.table.ledger(consumer_lives=True))
-            for policy, stream in self._connector.samples.items()
-        }
+        ledgers = {policy: asdict(ledger) for policy, ledger in self._ledgers().items()}
         self._messages.append(Stopped(ledgers))
 
     def close(self) -> None:
@@ -98,6 +98,12 @@ class InlineLauncher:
         return [everything, *([] if lost else [f"envs: {restores}"])], (
             [f"envs: {restores}"] if lost else []
         )
+
+    def _ledgers(self) -> dict[str, Ledger]:
+        return {
+            policy: stream.blocks.table.ledger(consumer_lives=True)
+            for policy, stream in self._connector.samples.items()
+        }
 
     def _round(self) -> None:
         for worker in self._workers:

@@ -34,7 +34,7 @@ from srl.transport.control import (
     Stopped,
     channel_pair,
 )
-from srl.transport.slots import SlotTable
+from srl.transport.slots import Ledger, SlotTable
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class NodeAgent:
                     return message.save
                 if isinstance(message, Save):
                     for process in self._of_kind("trainer"):
-                        process.channel.send(message)
+                        process.channel.send(self._with_ledger(message))
             if self._controller.closed:
                 log.warning("the controller is gone: ending all workers")
                 return None
@@ -160,7 +160,7 @@ class NodeAgent:
     def _stop_workers(self, save: Save | None) -> None:
         for kind in _STOP_ORDER:
             processes = self._of_kind(kind)
-            order = Stop(save if kind == "trainer" else None)
+            order = Stop(self._with_ledger(save) if kind == "trainer" and save else None)
             for process in processes:
                 process.channel.send(order)
             saving = kind == "trainer" and save is not None
@@ -188,9 +188,13 @@ class NodeAgent:
         for route in self._plan.routes:
             buffer = self._arenas[f"samples/{route.policy}"].buffer
             table = SlotTable(buffer, num_actors, route.slots)
-            lives = trainers[route.policy].popen.returncode == 0
+            lives = trainers[route.policy].popen.poll() in (None, 0)
             ledgers[route.policy] = asdict(table.ledger(consumer_lives=lives))
         return ledgers
+
+    def _with_ledger(self, save: Save) -> Save:
+        total = sum((Ledger(**ledger) for ledger in self._ledgers().values()), Ledger())
+        return msgspec.structs.replace(save, ledger=asdict(total))
 
     def _of_kind(self, kind: str) -> list[_Process]:
         return [process for process in self._processes if process.kind == kind]

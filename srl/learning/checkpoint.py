@@ -62,8 +62,8 @@ def write_checkpoint(
     _write_synced(aside / _STATE, data)
     _write_synced(aside / _MANIFEST, json.dumps(whole, indent=1).encode())
     replaced = folder / f"{version:08d}.replaced"  # listed like any other, should we die here
-    shutil.rmtree(replaced, ignore_errors=True)
     if path.exists():  # the same version again, after a resume
+        shutil.rmtree(replaced, ignore_errors=True)
         path.rename(replaced)
     aside.rename(path)
     _sync_folder(folder)
@@ -114,6 +114,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
         section, _, name = key.partition("/")
         sections.setdefault(section, {})[name] = array
     return Checkpoint(path, manifest, sections)
+
+
+def trainers_only(checkpoint: Checkpoint) -> Checkpoint:
+    """Without actors, streams and staged blocks: for a run whose shape has changed."""
+    sections = {
+        worker: {name: array for name, array in state.items() if not name.startswith("staging.")}
+        for worker, state in checkpoint.sections.items()
+        if worker.startswith("trainer")
+    }
+    return Checkpoint(checkpoint.path, checkpoint.manifest, sections)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

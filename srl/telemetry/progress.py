@@ -116,6 +116,18 @@ class Progress:
         self.returns.extend(data["returns"])
         self.lengths.extend(data["lengths"])
 
+    def catch_up(self, row: Mapping[str, Any]) -> None:
+        """Take over what the last row of the metrics file knows and the checkpoint does not yet.
+
+        A trainer's checkpoint is cut a moment after the controller's account of it.
+        """
+        if row:
+            self.base["env_steps"] = max(self.base["env_steps"], int(row["env_steps"]))
+            self.episodes = max(self.episodes, int(row["episodes"]))
+            self.version = max(self.version, int(row["version"]))
+            self.updates = max(self.updates, int(row["updates"]))
+            self.seconds_before = max(self.seconds_before, float(row["time"]["seconds"]))
+
 
 def _mean(values: deque[float] | deque[int]) -> float | None:
     return sum(values) / len(values) if values else None

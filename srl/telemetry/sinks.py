@@ -10,24 +10,33 @@ from typing import Any
 class JsonLines:
     """One line a learned batch. All that depends on the clock is under `time`."""
 
-    def __init__(self, path: Path, *, keep_lines: int | None) -> None:
-        """Append to `path`; after `keep_lines` of it (a resumed run's checkpoint was earlier)."""
-        self.num_lines = 0
-        if keep_lines is not None and path.exists():
-            lines = path.read_bytes().splitlines(keepends=True)[:keep_lines]
-            path.write_bytes(b"".join(lines))
-            self.num_lines = len(lines)
+    def __init__(self, path: Path, *, up_to_version: int | None) -> None:
+        """Append to `path`; rows of versions that a resumed run will learn again are removed."""
+        self.last: dict[str, Any] = {}
+        """The last row that was there."""
+        if up_to_version is not None and path.exists():
+            rows = [json.loads(line) for line in path.read_text().splitlines() if _is_row(line)]
+            kept = [row for row in rows if row["version"] <= up_to_version]
+            path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            self.last = kept[-1] if kept else {}
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, row: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
         """Write one row."""
         self._file.write(json.dumps({**row, "time": clock}) + "\n")
         self._file.flush()
-        self.num_lines += 1
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _is_row(line: str) -> bool:
+    """Whether the line is whole: a run that was killed may have left half of one."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 class TensorBoard:

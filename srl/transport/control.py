@@ -53,6 +53,8 @@ class Save(msgspec.Struct, tag=True):
     folder: str
     manifest: bytes
     keep: int
+    ledger: dict[str, int] = {}
+    """Filled in by the node agent, who has the arenas."""
 
 
 class Saved(msgspec.Struct, tag=True):

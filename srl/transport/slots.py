@@ -125,7 +125,7 @@ class SlotTable:
 
     def count_lost(self) -> None:
         """Consumer, when it begins: what an earlier life of it took and never used is lost."""
-        self._consumer[_LOST] += self._held()
+        self._consumer[_LOST] += max(0, self._held())
 
     def ledger(self, *, consumer_lives: bool) -> Ledger:
         """What became of every block; what a dead consumer held is lost, not in flight."""

@@ -156,7 +156,7 @@ def _is_over(worker: Worker, channel: Channel) -> bool:
 def _save(worker: Worker, channel: Channel, order: Save) -> None:
     from srl.learning.checkpoint import write_checkpoint
 
-    manifest: dict[str, Any] = msgspec.json.decode(order.manifest)
+    manifest: dict[str, Any] = {**msgspec.json.decode(order.manifest), "ledger": order.ledger}
     channel.send(report_of(worker))
     path = write_checkpoint(
         Path(order.folder),
