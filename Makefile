@@ -2,6 +2,7 @@
 # make test    set everything up, check the code and run the tests
 # make check   linters, types and import borders alone
 # make slow    the slower proofs: every topology, three seeds each
+# make learn   learning curves of every topology, three seeds each (resumable)
 # make bench   speed, side by side with a CleanRL-style script
 # make clean   remove what these made
 
@@ -10,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test check slow bench clean
+.PHONY: train test check slow learn bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/srl train cartpole
@@ -27,6 +28,9 @@ check: $(VENV)/.installed-dev
 
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow --timeout 1800
+
+learn: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/learn.py
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/first_look.py

@@ -101,7 +101,7 @@ def resume(
 ) -> Run:
     """Go on with a run from its newest checkpoint; options may be changed, and are recorded."""
     folder = RunFolder.open(Path(path))
-    before = decode_experiment(folder.read("config.json"))
+    before = _experiment_of(folder)
     experiment = parse_options(before, arguments)
     checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
     if _shape(before) != _shape(experiment):
@@ -171,7 +171,7 @@ def _shape(experiment: Experiment[Any]) -> tuple[Any, ...]:
         experiment.actors,
         experiment.routes,
         experiment.max_staleness,
-        (algorithm.rollout, algorithm.bootstrap, algorithm.batch_size),
+        (algorithm.rollout, algorithm.batch_size),
     )
 
 
@@ -218,9 +218,17 @@ def _run(
     return Run(folder.path, summary)
 
 
+def _experiment_of(folder: RunFolder) -> Experiment[Any]:
+    data = folder.read("config.json")
+    try:
+        return decode_experiment(data)
+    except ConfigError as error:
+        raise ConfigError(f"{folder.path / 'config.json'}: {error}") from error
+
+
 def _open_run(path: Path) -> tuple[Experiment[Any], Plan, Checkpoint]:
     folder = RunFolder.open(path)
-    experiment = decode_experiment(folder.read("config.json"))
+    experiment = _experiment_of(folder)
     checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
     return experiment, make_plan(experiment), checkpoint
 

@@ -107,11 +107,6 @@ class PPOConfig:
         """Name in the catalogue."""
         return "ppo"
 
-    @property
-    def bootstrap(self) -> int:
-        """One row, for the value of the observation after the last step."""
-        return 1
-
     def policy_outputs(self, agent: AgentSpec) -> Spec:
         """Action, its log-probability and the state value."""
         if not agent.observations:

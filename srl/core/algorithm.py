@@ -69,7 +69,7 @@ class Learner(Protocol):
 
         Args:
             batch: every field of the route's Spec, `[R, B, *shape]` (`head` fields `[B]`);
-                `R` = `rollout + bootstrap`. Not kept after the call.
+                `R` = `rollout + 1`. Not kept after the call.
             progress: how much of the run is done, 0..1, for schedules; 0 where it is unknown.
 
         Returns:
@@ -91,12 +91,7 @@ class AlgorithmConfig(Protocol):
 
     @property
     def rollout(self) -> int:
-        """Rows of experience in a block (`T`)."""
-        ...
-
-    @property
-    def bootstrap(self) -> int:
-        """Rows after them that hold only an observation to bootstrap from."""
+        """Rows of experience in a block (`T`); one more holds the observation after the last."""
         ...
 
     @property

@@ -2,7 +2,7 @@
 
 The same class wraps heap memory, shared memory, a received network frame or a mapped file; its
 fields are NumPy views. Row `t` holds `obs_t`, what the policy answered, and the outcome of
-`action_t`; the last row of a PPO block holds only the observation to bootstrap from.
+`action_t`; the last row holds only the observation that the next block begins with.
 """
 
 from dataclasses import dataclass

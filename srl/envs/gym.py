@@ -137,7 +137,8 @@ class GymEnv:
                     outcome[0].truncated[e] = truncated
                     valid[e] = False
         except Exception as error:  # user code may raise anything
-            raise self._error(e, f"failed in step: {_told(error)}") from error
+            where = "reset" if ended[e] else "step"
+            raise self._error(e, f"failed in {where}: {_told(error)}") from error
         self._check_finite(rows)
         if not np.isfinite(rewards).all():
             e = int(np.isfinite(rewards).argmin())

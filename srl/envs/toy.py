@@ -300,6 +300,27 @@ class Counter:
         return np.stack(numbers, -1).astype(np.float32)
 
 
+TOYS: dict[str, type[Game]] = {
+    "identity": Identity,
+    "pixels": Pixels,
+    "chain": Chain,
+    "target": Target,
+    "counter": Counter,
+}
+
+
+class ToyFamily:
+    """Builds batches of toys by name: `toy/chain` is `Chain`."""
+
+    @staticmethod
+    def make_batch(request: EnvRequest) -> "ToyEnv":
+        """Build `request.name`, one of `TOYS`; its options are the fields of the toy."""
+        if request.name not in TOYS:
+            hint = nearest(request.name, list(TOYS)) or f": there are {', '.join(TOYS)}"
+            raise ConfigError(f"there is no toy env {request.name!r}{hint}")
+        return _make(TOYS[request.name], request)
+
+
 class ToyEnv:
     """A batch of one toy; implements `srl.core.env.Env`."""
 

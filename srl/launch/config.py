@@ -1,6 +1,6 @@
 """Experiments as JSON: what `config.json` holds and what workers are sent."""
 
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 import msgspec
@@ -21,8 +21,8 @@ def encode_experiment(experiment: Experiment[Any]) -> dict[str, Any]:
 
 def decode_algorithm(data: dict[str, Any]) -> Any:
     """The algorithm's config; imports its module (and so, as a rule, torch)."""
-    options = dict(data)
-    cls = load_object(str(options.pop("type")))
+    options = dict(_convert(data, dict, "algorithm"))
+    cls = load_object(str(options.pop("type", "")))
     return _convert(options, cls, "algorithm")
 
 
@@ -30,6 +30,8 @@ def decode_experiment(data: dict[str, Any]) -> Experiment[Any]:
     """The experiment that `encode_experiment` wrote; raises ConfigError naming the option."""
     values: dict[str, Any] = {}
     for f in fields(Experiment):
+        if f.name not in data and f.default is MISSING:
+            raise ConfigError(f"{f.name} is missing")
         if f.name == "algorithm":
             values[f.name] = decode_algorithm(data[f.name])
         elif f.name in data:

@@ -28,6 +28,7 @@ from srl.transport.slots import Ledger
 _POLL_SECONDS = 0.1
 _READY_SECONDS = 120.0
 _STOP_SECONDS = 90.0
+_SILENT_SECONDS = 600.0
 
 
 class Launcher(Protocol):
@@ -108,6 +109,7 @@ class Controller:
         self._ledger: Ledger | None = None
         self._ledger_before = Ledger()
         self._waiting_for = {worker.name for worker in plan.workers}
+        self._heard: dict[str, float] = {}
         self._reason = ""
         self._contract: tuple[list[str], list[str]] = ([], [])
         self._started = time.monotonic()
@@ -189,7 +191,18 @@ class Controller:
             self._on_failure(
                 Failure(names, f"{names} did not get ready within {_READY_SECONDS:.0f} s", "")
             )
+        if self._failure is None:
+            self._check_silence()
         return None if self._failure is None else f"{self._failure.worker}: {self._failure.message}"
+
+    def _check_silence(self) -> None:
+        """A worker that is stuck inside a call does not report: better a reason than a hang."""
+        now = time.monotonic()
+        for worker, heard in self._heard.items():
+            if now - heard > _SILENT_SECONDS:
+                words = f"{worker} has not reported for {_SILENT_SECONDS:.0f} s: it hangs in a call"
+                self._on_failure(Failure(worker, words, ""))
+                return
 
     def _interrupted(self, interrupts: Interrupts) -> str | None:
         if interrupts.signal is None:
@@ -211,6 +224,7 @@ class Controller:
     def _absorb(self, messages: Sequence[Message], rows: JsonLines, board: TensorBoard) -> None:
         for message in messages:
             if isinstance(message, Report):
+                self._heard[message.worker] = time.monotonic()
                 self._progress.on_report(
                     message.worker, message.counters, message.seconds, message.episodes
                 )

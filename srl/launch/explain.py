@@ -30,7 +30,7 @@ def explain(experiment: Experiment[Any]) -> str:
         lines += [
             "",
             f"policy {route.policy}",
-            f"  block: {route.rollout} + {route.bootstrap} rows x {route.lanes} lanes, "
+            f"  block: {route.rollout} + 1 rows x {route.lanes} lanes, "
             f"{layout.nbytes / 1e6:.3f} MB",
             f"  batch: {route.batch} blocks = {route.batch * route.rollout * route.lanes} rows",
             f"  fields: {', '.join(layout.spec.names)}",
@@ -64,5 +64,5 @@ def inspect(path: Path) -> str:
         size = sum(array.nbytes for array in arrays.values())
         lines.append(f"  {section}: {len(arrays)} arrays, {size / 1e6:.3f} MB")
         learner = {k: v for k, v in arrays.items() if k.startswith("learner.")}
-        lines += [f"    {k} {v.dtype}{list(v.shape)}" for k, v in learner.items()]
+        lines += [f"    {k} {v.dtype}{list(v.shape)}" for k, v in sorted(learner.items())]
     return "\n".join(lines) + "\n"

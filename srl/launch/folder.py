@@ -56,9 +56,12 @@ class RunFolder:
     def read(self, name: str) -> dict[str, Any]:
         """A JSON file of the run."""
         try:
-            return json.loads((self.path / name).read_text())
+            data = json.loads((self.path / name).read_text())
         except (OSError, ValueError) as error:
             raise ConfigError(f"{self.path / name} cannot be read: {error}") from error
+        if not isinstance(data, dict):
+            raise ConfigError(f"{self.path / name} is not a JSON object")
+        return data
 
     def write(self, name: str, data: Mapping[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""

@@ -1,6 +1,7 @@
 """The local launcher: one node agent on this host, every worker in a process of its own."""
 
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,8 +63,8 @@ class LocalLauncher:
             self._ended = True
             log = (self._folder / "logs" / "node-agent.log").read_text(errors="replace")[-4000:]
             code = self._agent.wait(timeout=10)
-            words = f"the node agent ended with code {code}"
-            messages += [Failure("node-agent", words, log), Stopped({})]
+            end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+            messages += [Failure("node-agent", f"the node agent {end}", log), Stopped({})]
         return messages
 
     def save(self, manifest: Mapping[str, Any], keep: int) -> None:

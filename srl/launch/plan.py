@@ -6,6 +6,7 @@ little, the policy is made, the memory is added up.
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -49,7 +50,6 @@ class RoutePlan(msgspec.Struct, frozen=True):
     weights: str
     """JSON of the Spec of its weights."""
     rollout: int
-    bootstrap: int
     lanes: int
     """Lanes of one block."""
     envs: int
@@ -74,7 +74,7 @@ class RoutePlan(msgspec.Struct, frozen=True):
     def layout(self) -> Layout:
         """Layout of one block."""
         spec = route_spec(self.agent_spec(), self.outputs_spec())
-        return Layout(spec, self.rollout + self.bootstrap, self.lanes, self.envs)
+        return Layout(spec, self.rollout + 1, self.lanes, self.envs)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -208,7 +208,6 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
         outputs=policy.outputs.to_json(),
         weights=spec_of(policy.weights()).to_json(),
         rollout=algorithm.rollout,
-        bootstrap=algorithm.bootstrap,
         lanes=lanes,
         envs=envs,
         batch=batch,
@@ -272,9 +271,13 @@ def _memory_in_words(route: RoutePlan, experiment: Experiment[Any]) -> str:
 
 def available_memory() -> int | None:
     """Bytes that can still be allocated on this host, or None where it does not say."""
+    limits = []
     try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return int(lines["MemAvailable"].split()[0]) * 1024
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        limits.append(int(lines["MemAvailable"].split()[0]) * 1024)
+        group = Path("/sys/fs/cgroup")  # a container's own limit, where it has one
+        used = int((group / "memory.current").read_text())
+        limits.append(int((group / "memory.max").read_text()) - used)
     except (OSError, KeyError, ValueError):
-        return None
+        pass
+    return min(limits, default=None)

@@ -64,7 +64,6 @@ def test_ppo_fits_the_contracts():
     config: AlgorithmConfig = PPOConfig()
     learner: Learner = config.make_learner(DISCRETE, seed=0, device="cpu")
     policy: Policy = config.make_policy(DISCRETE, seed=0, device="cpu")
-    assert config.bootstrap == 1
     assert policy.outputs.names == ("action", "log_prob", "value")
     assert_equal(learner.policy.weights(), policy.weights())
 

@@ -1,0 +1,43 @@
+from srl.telemetry.bottleneck import name_bottleneck, shares
+
+
+def test_shares_sum_to_one_largest_first():
+    assert shares({"a": 1.0, "b": 3.0}) == {"b": 0.75, "a": 0.25}
+    assert shares({}) == {}
+
+
+def test_bottleneck_is_learning_when_actors_wait_for_leave():
+    words = name_bottleneck(
+        {
+            "actor": {"env": 20, "inference": 10, "wait_for_credit": 70},
+            "trainer": {"learn": 95, "wait_for_batch": 5},
+        }
+    )
+    assert words.startswith("learning: the trainer works 95%")
+
+
+def test_bottleneck_is_inference_when_actors_wait_for_actions():
+    words = name_bottleneck(
+        {
+            "actor": {"env": 30, "wait_for_action": 60, "wait_for_credit": 10},
+            "policy": {"forward": 90, "wait_for_requests": 10},
+            "trainer": {"learn": 20, "wait_for_batch": 80},
+        }
+    )
+    assert words.startswith("inference: actors wait 60%")
+    assert "busy 90%" in words
+
+
+def test_bottleneck_is_sampling_when_the_trainer_starves():
+    words = name_bottleneck(
+        {
+            "actor": {"env": 80, "inference": 20},
+            "trainer": {"learn": 20, "wait_for_batch": 80},
+        }
+    )
+    assert words.startswith("sampling: the trainer waits 80%")
+    assert "env (80%)" in words
+
+
+def test_bottleneck_without_reports_is_not_known():
+    assert name_bottleneck({}) == "not known yet"
