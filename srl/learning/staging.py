@@ -157,7 +157,8 @@ class Staging:
         self._consumer.take(delivery, dropped=False)
         batch.num_blocks += 1
         batch.oldest_rows.append(oldest)
-        batch.env_steps += int(np.count_nonzero(valid))
+        of_envs = valid.reshape(self._rollout, self._layout.envs, -1).any(axis=2)
+        batch.env_steps += int(np.count_nonzero(of_envs))
         if batch.num_blocks == gate.batch:
             self._ready.append(batch)
             self._filling = None
