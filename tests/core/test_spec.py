@@ -61,7 +61,7 @@ def test_difference_of_equal_specs_is_none():
 def test_difference_names_the_field_that_changed():
     other = Spec((SPEC.fields[0], Field("team", (2,), "bool", "env"), SPEC.fields[2]))
     said = SPEC.difference(other)
-    assert said == "field 'team' is bool[] here and 'team' bool[2] there"
+    assert said == "field 'team' is bool[] a env here and 'team' bool[2] a env there"
     assert SPEC.digest() != other.digest()
 
 
