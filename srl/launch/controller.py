@@ -22,7 +22,7 @@ from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoi
 from srl.telemetry.progress import Progress
 from srl.telemetry.sinks import JsonLines, TensorBoard
 from srl.telemetry.view import View
-from srl.transport.control import Failure, Message, Ready, Report, Saved, Stopped
+from srl.transport.control import Accounts, Failure, Message, Ready, Report, Stopped
 from srl.transport.slots import Ledger
 
 _POLL_SECONDS = 0.1
@@ -107,6 +107,7 @@ class Controller:
         self._progress = Progress()
         self._failure: Failure | None = None
         self._ledger: Ledger | None = None
+        self._last_ledger = Ledger()
         self._ledger_before = Ledger()
         self._waiting_for = {worker.name for worker in plan.workers}
         self._heard: dict[str, float] = {}
@@ -235,11 +236,13 @@ class Controller:
                 self._folder.write(f"logs/{message.worker}.json", _ready_facts(message))
             elif isinstance(message, Failure):
                 self._on_failure(message)
-            elif isinstance(message, Saved):
-                pass
+            elif isinstance(message, Accounts):
+                self._last_ledger = _sum_ledgers(message.ledgers)
             elif isinstance(message, Stopped):
-                ledgers = [Ledger(**ledger) for ledger in message.ledgers.values()]
-                self._ledger = sum(ledgers, Ledger())
+                self._ledger = _sum_ledgers(message.ledgers)
+                if not message.ledgers:  # the agent died with its arenas: its last word counts
+                    then = self._last_ledger
+                    self._ledger = replace(then, lost=then.lost + then.in_flight, in_flight=0)
 
     def _on_failure(self, failure: Failure) -> None:
         """Keep every failure in errors/; the first one is the reason."""
@@ -319,6 +322,10 @@ class Controller:
                 "time_split": progress.splits(),
             },
         )
+
+
+def _sum_ledgers(ledgers: Mapping[str, Mapping[str, int]]) -> Ledger:
+    return sum((Ledger(**ledger) for ledger in ledgers.values()), Ledger())
 
 
 def _ready_facts(message: Ready) -> dict[str, Any]:

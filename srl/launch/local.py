@@ -63,7 +63,9 @@ class LocalLauncher:
             self._ended = True
             log = (self._folder / "logs" / "node-agent.log").read_text(errors="replace")[-4000:]
             code = self._agent.wait(timeout=10)
-            end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+            end = (
+                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+            )
             messages += [Failure("node-agent", f"the node agent {end}", log), Stopped({})]
         return messages
 

@@ -23,6 +23,7 @@ from srl.core.errors import SrlError
 from srl.launch.plan import Plan
 from srl.transport.arena import Arena
 from srl.transport.control import (
+    Accounts,
     Channel,
     Configure,
     Failure,
@@ -39,10 +40,13 @@ from srl.transport.slots import Ledger, SlotTable
 log = logging.getLogger(__name__)
 
 _POLL_MILLISECONDS = 200
+_ACCOUNTS_SECONDS = 1.0
 _STOP_ORDER = ("actor", "policy", "trainer")
 """Reverse to the dataflow: who sends stops before who receives."""
 _GRACE_SECONDS = {"actor": 2.0, "policy": 2.0, "trainer": 5.0}
 _SAVE_GRACE_SECONDS = 60.0
+_ALONE_GRACE_SECONDS = 1.0
+"""Where the controller is gone."""
 
 
 class _Process:
@@ -113,6 +117,7 @@ class NodeAgent:
 
     def _watch(self) -> Save | None:
         """Forward messages until told to stop; returns the checkpoint to write while stopping."""
+        accounts_at = 0.0
         while True:
             self._wait()
             for message in self._controller.recv_all():
@@ -126,10 +131,14 @@ class NodeAgent:
                 return None
             self._forward()
             self._report_deaths()
+            if time.monotonic() >= accounts_at:
+                accounts_at = time.monotonic() + _ACCOUNTS_SECONDS
+                self._controller.send(Accounts(self._ledgers()))
 
     def _wait(self) -> None:
         poller = zmq.Poller()
-        poller.register(self._controller.fileno(), zmq.POLLIN)
+        if not self._controller.closed:
+            poller.register(self._controller.fileno(), zmq.POLLIN)
         for process in self._processes:
             if not process.channel.closed:
                 poller.register(process.channel.fileno(), zmq.POLLIN)
@@ -165,12 +174,13 @@ class NodeAgent:
                 process.channel.send(order)
             saving = kind == "trainer" and save is not None
             grace = _SAVE_GRACE_SECONDS if saving else _GRACE_SECONDS[kind]
-            if self._controller.closed:
-                grace = 1.0
             self._await_exit(processes, time.monotonic() + grace)
 
     def _await_exit(self, processes: list[_Process], deadline: float) -> None:
         while any(p.popen.poll() is None for p in processes) and time.monotonic() < deadline:
+            self._controller.recv_all()  # nothing but its end matters now
+            if self._controller.closed:
+                deadline = min(deadline, time.monotonic() + _ALONE_GRACE_SECONDS)
             self._wait()
             if any(isinstance(message, Saved) for message in self._forward()):
                 deadline = min(deadline, time.monotonic() + _GRACE_SECONDS["trainer"])

@@ -94,13 +94,21 @@ class Failure(msgspec.Struct, tag=True):
     """The message is meant for the user and says all: no traceback needed."""
 
 
+class Accounts(msgspec.Struct, tag=True):
+    """From a node agent, every second: the ledger of its arenas so far."""
+
+    ledgers: dict[str, dict[str, int]]
+
+
 class Stopped(msgspec.Struct, tag=True):
     """From a node agent, last: everything has ended; here is the ledger of its arenas."""
 
     ledgers: dict[str, dict[str, int]]
 
 
-Message = Configure | StartNode | Stop | Save | Saved | Ready | Report | Failure | Stopped
+Message = (
+    Configure | StartNode | Stop | Save | Saved | Ready | Report | Failure | Accounts | Stopped
+)
 
 
 class Channel:

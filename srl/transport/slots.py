@@ -125,28 +125,30 @@ class SlotTable:
 
     def count_lost(self) -> None:
         """Consumer, when it begins: what an earlier life of it took and never used is lost."""
-        self._consumer[_LOST] += max(0, self._held())
+        ledger = self.ledger(consumer_lives=False)
+        self._consumer[_LOST] = ledger.lost
 
     def ledger(self, *, consumer_lives: bool) -> Ledger:
-        """What became of every block; what a dead consumer held is lost, not in flight."""
-        sent = int(self._published.sum())
-        dropped = int((self._taken >> _TAKEN_BITS).sum())
-        consumed, lost = int(self._consumer[_CONSUMED]), int(self._consumer[_LOST])
-        held = max(0, self._held())
-        waiting = int((self._published != (self._taken & _TAKEN_MASK)).sum())
+        """What became of every block; what a dead consumer held is lost, not in flight.
+
+        Adds up while others write, too: a block is counted from its end backwards (consumed,
+        then taken, then published), so none is seen later in its life than earlier.
+        """
+        consumer = self._consumer.copy()
+        words = self._taken.copy()
+        published = self._published.copy()
+        taken, dropped = int((words & _TAKEN_MASK).sum()), int((words >> _TAKEN_BITS).sum())
+        consumed, lost = int(consumer[_CONSUMED]), int(consumer[_LOST])
+        held = taken - dropped - consumed - lost
+        waiting = int(published.sum()) - taken
         return Ledger(
-            sent=sent,
+            sent=int(published.sum()),
             consumed=consumed,
             dropped=dropped,
-            lost=lost + (0 if consumer_lives else held),
-            in_flight=waiting + (held if consumer_lives else 0),
-            duplicated=max(0, -self._held()),
+            lost=lost + (0 if consumer_lives else max(0, held)),
+            in_flight=waiting + (max(0, held) if consumer_lives else 0),
+            duplicated=max(0, -held),
         )
-
-    def _held(self) -> int:
-        """Blocks copied out and not yet a learner's; below zero where one was used twice."""
-        kept = int((self._taken & _TAKEN_MASK).sum()) - int((self._taken >> _TAKEN_BITS).sum())
-        return kept - int(self._consumer[_CONSUMED]) - int(self._consumer[_LOST])
 
     def _times_taken(self, producer: int, slot: int) -> int:
         return int(self._taken[producer, slot]) & _TAKEN_MASK

@@ -14,12 +14,12 @@ class Wake:
 
     def set(self) -> None:
         """Wake the waiting thread (a full pipe is awake already; a closed one needs no waking)."""
-        with contextlib.suppress(BlockingIOError, OSError):
+        with contextlib.suppress(OSError):
             os.write(self._write, b"!")
 
     def clear(self) -> None:
         """Wait again from now on."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # empty, or closed
             while os.read(self.fd, 4096):
                 pass
 
