@@ -72,9 +72,7 @@ def train(
     Raises:
         ConfigError: before anything was started.
     """
-    arguments = to_arguments(
-        {k.replace("__", ".").replace("_", "-"): v for k, v in options.items()}
-    )
+    arguments = _to_arguments(options)
     if isinstance(experiment, str):
         experiment = find_experiment(experiment, arguments)
     elif arguments:
@@ -96,11 +94,17 @@ def train_experiment(experiment: Experiment[Any], view: ViewFactory) -> Run:
     return _run(experiment, folder, checkpoint, view, plan)
 
 
-def resume(
-    path: Path | str, arguments: Sequence[str] = (), *, view: ViewFactory | None = None
-) -> Run:
-    """Go on with a run from its newest checkpoint; options may be changed, and are recorded."""
-    folder = RunFolder.open(Path(path))
+def resume(path: Path | str, *, view: ViewFactory | None = None, **options: Any) -> Run:
+    """Go on with a run from its newest checkpoint.
+
+    Options are those of `train`; what they change is recorded.
+    """
+    return resume_run(Path(path), _to_arguments(options), view or _silent)
+
+
+def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
+    """Go on with a run; options as on the command line."""
+    folder = RunFolder.open(path)
     before = _experiment_of(folder)
     experiment = parse_options(before, arguments)
     checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
@@ -110,7 +114,7 @@ def resume(
     plan = make_plan(experiment)
     for route in plan.routes:
         load_policy(experiment, route, checkpoint)  # raises where the network is another
-    return _run(experiment, folder, checkpoint, view or _silent, plan)
+    return _run(experiment, folder, checkpoint, view, plan)
 
 
 def evaluate_run(path: Path | str, *, episodes: int = 100) -> Evaluation:
@@ -160,6 +164,11 @@ def load(path: Path | str) -> LoadedPolicy:
     experiment, plan, checkpoint = _open_run(Path(path))
     route = plan.routes[0]
     return LoadedPolicy(load_policy(experiment, route, checkpoint), route.agent_spec())
+
+
+def _to_arguments(options: Mapping[str, Any]) -> list[str]:
+    named = {k.replace("__", ".").replace("_", "-"): v for k, v in options.items()}
+    return to_arguments(named)
 
 
 def _shape(experiment: Experiment[Any]) -> tuple[Any, ...]:

@@ -66,7 +66,7 @@ def _resume(words: list[str]) -> int:
     from srl import api
 
     path, options = _first(words, "srl resume RUN")
-    return _finish(api.resume(path, options, view=_view))
+    return _finish(api.resume_run(Path(path), options, _view))
 
 
 def _eval(words: list[str]) -> int:

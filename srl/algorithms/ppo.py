@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from srl.core.algorithm import Arrays
 from srl.core.env import AgentSpec
@@ -23,7 +23,7 @@ from srl.core.errors import ConfigError
 from srl.core.spec import Field, Spec
 from srl.nets.actor_critic import ActorCritic
 from srl.nets.mlp import Activation
-from srl.nets.optimiser import make_adam
+from srl.nets.optimiser import Adam
 from srl.nets.tensors import array_of, load_arrays, tensor_of
 from srl.ops.distributions import Distribution
 from srl.ops.losses import approximate_kl, clipped_policy_loss, value_loss
@@ -209,11 +209,9 @@ class PPO:
         self.config = config
         self.policy = PPOPolicy(config, agent, seed=seed, device=device)
         self.updates = 0
-        self._adam, moments = make_adam(
-            self.policy.network, learning_rate=config.learning_rate, epsilon=config.adam_epsilon
-        )
+        self._adam = Adam(self.policy.network, epsilon=config.adam_epsilon)
         self._tensors = {f"weights/{name}": x for name, x in self.policy.tensors.items()}
-        self._tensors |= {f"adam/{name}": x for name, x in moments.items()}
+        self._tensors |= {f"adam/{name}": x for name, x in self._adam.tensors.items()}
         self._shuffle = torch.Generator().manual_seed(seed)
 
     def loss(self, rows: Rows, clip: float) -> tuple[Tensor, dict[str, Tensor]]:
@@ -259,9 +257,8 @@ class PPO:
         metrics["explained_variance"] = explained_variance(returns[mask], advantages[mask])
         rows = self._rows(batch, advantages, returns, mask)
         keep = tensor_of(np.flatnonzero(mask), self.policy.device)
-        self._adam.param_groups[0]["lr"] = learning_rate
         for _ in range(config.epochs):
-            measured = self._learn_epoch(rows, keep, clip)
+            measured = self._learn_epoch(rows, keep, learning_rate, clip)
             metrics.setdefault("log_prob_drift", measured.pop("log_prob_drift"))
             metrics |= measured
             metrics["train_samples"] += len(keep)
@@ -312,7 +309,9 @@ class PPO:
             target=normalise(flat(returns)),
         )
 
-    def _learn_epoch(self, rows: Rows, keep: Tensor, clip: float) -> dict[str, float]:
+    def _learn_epoch(
+        self, rows: Rows, keep: Tensor, learning_rate: float, clip: float
+    ) -> dict[str, float]:
         """One pass over the rows of `keep`, `[M] int64`, in minibatches of nearly equal sizes."""
         order = keep[torch.randperm(len(keep), generator=self._shuffle).to(keep.device)]
         names, measured = [], []
@@ -320,10 +319,8 @@ class PPO:
             loss, metrics = self.loss(rows.select(index), clip)
             self._adam.zero_grad()
             loss.backward()
-            metrics["grad_norm"] = nn.utils.clip_grad_norm_(
-                self.policy.network.parameters(), self.config.max_grad_norm
-            )
-            self._adam.step()
+            metrics["grad_norm"] = self._adam.clip(self.config.max_grad_norm)
+            self._adam.step(learning_rate)
             self.updates += 1
             names = list(metrics)
             measured.append(torch.stack(list(metrics.values())))

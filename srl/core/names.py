@@ -11,6 +11,9 @@ from typing import Any
 
 from srl.core.errors import ConfigError
 
+_FOLDERS: set[str] = set()
+"""Folders of files that were named: what lies there is found again by its path."""
+
 
 def load_object(reference: str) -> Any:
     """The object that `module:Object` or `file.py:Object` names.
@@ -61,6 +64,9 @@ def _load_file(file: str) -> ModuleType:
     if not path.is_file() or spec is None or spec.loader is None:
         raise ConfigError(f"there is no file {file!r} in {Path.cwd()}")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    _FOLDERS.add(str(path.parent))
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # as for a script: a file may import its neighbours
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # user code may raise anything while it is imported
@@ -75,7 +81,7 @@ def _import_failed(name: str, error: Exception) -> ConfigError:
 
 def reference_of(cls: type) -> str:
     """The text by which `load_object` finds a class again, in any process started here."""
-    module = sys.modules[cls.__module__]
-    if cls.__module__.startswith("srl_file_"):
-        return f"{module.__file__}:{cls.__qualname__}"
+    file = getattr(sys.modules[cls.__module__], "__file__", None)
+    if file is not None and str(Path(file).parent) in _FOLDERS:
+        return f"{file}:{cls.__qualname__}"
     return f"{cls.__module__}:{cls.__qualname__}"

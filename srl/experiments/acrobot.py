@@ -24,6 +24,6 @@ def acrobot() -> Experiment[PPOConfig]:
             normalise_observations=True,
         ),
         actors=ActorsConfig(count=1, envs=32, groups=2),
-        stop=StopConfig(env_steps=500_000, return_=-95.0),
+        stop=StopConfig(env_steps=300_000),
         max_staleness=1,
     )

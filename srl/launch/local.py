@@ -1,5 +1,6 @@
 """The local launcher: one node agent on this host, every worker in a process of its own."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,7 @@ class LocalLauncher:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C in the terminal reaches the controller alone
             )
         theirs.close()

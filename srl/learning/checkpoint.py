@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.numpy
 
@@ -49,7 +50,11 @@ def write_checkpoint(
     aside = folder / f".{version:08d}.writing"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    flat = {f"{s}/{name}": array for s, state in sections.items() for name, array in state.items()}
+    flat = {
+        f"{s}/{name}": np.asarray(array, order="C")  # safetensors writes others in memory order
+        for s, state in sections.items()
+        for name, array in state.items()
+    }
     data = safetensors.numpy.save(flat)
     whole = {
         **manifest,

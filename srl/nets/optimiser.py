@@ -1,23 +1,67 @@
-"""Adam, with its state in the open so that checkpoints can name and check every tensor of it."""
+"""Adam over one flat tensor that holds every parameter of a network.
+
+Parameters and gradients become views of it, so that a step costs a few operations however many
+tensors there are, and checkpoints can name and check every tensor of its state. (`torch.optim`
+does the same work tensor by tensor, and imports the whole of torch's compiler when it is built.)
+"""
+
+import math
 
 import torch
 from torch import Tensor, nn
 
 
-def make_adam(
-    network: nn.Module, *, learning_rate: float, epsilon: float
-) -> tuple[torch.optim.Adam, dict[str, Tensor]]:
-    """An optimiser of all parameters of a network, and the tensors it will update, by name."""
-    parameters = dict(network.named_parameters())
-    adam = torch.optim.Adam(parameters.values(), lr=learning_rate, eps=epsilon, fused=True)
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in parameters.items():
-        # what Adam itself would make at its first step
-        state = {
-            "step": torch.zeros((), device=parameter.device),
-            "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-            "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-        }
-        adam.state[parameter] = state
-        tensors |= {f"{name}/{key}": tensor for key, tensor in state.items()}
-    return adam, tensors
+class Adam:
+    """Kingma and Ba 2015, algorithm 1, with bias correction and without weight decay."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        epsilon: float,
+        first_decay: float = 0.9,
+        second_decay: float = 0.999,
+    ) -> None:
+        named = dict(network.named_parameters())
+        self._epsilon = epsilon
+        self._decays = (first_decay, second_decay)
+        self._weights = torch.cat([p.detach().reshape(-1) for p in named.values()])
+        self._gradient = torch.zeros_like(self._weights)
+        self._first = torch.zeros_like(self._weights)
+        self._second = torch.zeros_like(self._weights)
+        self._steps = torch.zeros((), dtype=torch.int64)
+        self.tensors: dict[str, Tensor] = {"steps": self._steps}
+        """Its state, by name: what a checkpoint holds beside the weights."""
+        start = 0
+        for name, parameter in named.items():
+            shape, stop = parameter.shape, start + parameter.numel()
+            parameter.data = self._weights[start:stop].view(shape)
+            parameter.grad = self._gradient[start:stop].view(shape)
+            self.tensors[f"{name}/first"] = self._first[start:stop].view(shape)
+            self.tensors[f"{name}/second"] = self._second[start:stop].view(shape)
+            start = stop
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        self._gradient.zero_()
+
+    @torch.no_grad()
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale the gradients down to `max_norm` where they are longer; returns their norm `[]`."""
+        norm = torch.linalg.vector_norm(self._gradient)
+        self._gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """Take one step along the gradients."""
+        self._steps += 1
+        steps = int(self._steps)
+        first_decay, second_decay = self._decays
+        self._first.lerp_(self._gradient, 1 - first_decay)
+        self._second.mul_(second_decay).addcmul_(
+            self._gradient, self._gradient, value=1 - second_decay
+        )
+        scale = (self._second / (1 - second_decay**steps)).sqrt_().add_(self._epsilon)
+        rate = learning_rate / (1 - math.pow(first_decay, steps))
+        self._weights.addcdiv_(self._first, scale, value=-rate)

@@ -94,6 +94,8 @@ class SampleModel:
         self.harness = harness
         self.rng = np.random.default_rng(seed)
         self.limits = dict.fromkeys(range(harness.num_producers), 0)
+        self.granted = dict(self.limits)
+        """By the consumer's present life."""
         self.filling: dict[tuple[int, int], Grant] = {}
         self.in_stream: list[deque[bytes]] = [deque() for _ in range(harness.num_producers)]
         self.held: list[Delivery] = []
@@ -106,7 +108,8 @@ class SampleModel:
     def grant(self, producer: int, num_more: int) -> None:
         """Raise a producer's limit."""
         self.limits[producer] += num_more
-        self.harness.consumer().grant(dict(self.limits), 0)
+        self.granted = dict(self.limits)
+        self.harness.consumer().grant(self.granted, 0)
         self.harness.settle()
 
     def acquire(self, producer: int) -> Grant | None:
@@ -191,11 +194,12 @@ class SampleModel:
         self.check_ledger()
 
     def restart_producer(self, producer: int) -> None:
-        """What it was filling is forgotten, and may be started again."""
+        """What it was filling may be started again; credit of a dead consumer died with it."""
         mine = [key for key in self.filling if key[0] == producer]
         for key in mine:
             del self.filling[key]
         self.num_started[producer] -= len(mine)
+        self.limits[producer] = self.granted[producer]
         self.harness.restart_producer(producer)
         self.harness.settle()
         self.check_ledger()
@@ -212,6 +216,7 @@ class SampleModel:
         kept = {p: self.limits[p] - self.num_started[p] for p in self.limits}
         self.num_started = [open_blocks[p] for p in self.limits]
         self.limits = {p: open_blocks[p] + kept[p] for p in self.limits}
+        self.granted = dict.fromkeys(self.limits, 0)
         self.harness.restart_consumer()
         self.harness.settle()
         self.check_ledger()

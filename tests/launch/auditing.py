@@ -27,17 +27,13 @@ class AuditingConfig(PPOConfig):
 
 
 class AuditingPPO(PPO):
-    def __init__(
-        self, config: AuditingConfig, agent: AgentSpec, *, seed: int, device: str
-    ) -> None:
+    def __init__(self, config: AuditingConfig, agent: AgentSpec, *, seed: int, device: str) -> None:
         super().__init__(config, agent, seed=seed, device=device)
         self._judge = PPOPolicy(config, agent, seed=0, device=device)
         self._published: dict[int, Arrays] = {}
-        self._version: int | None = None
+        self._version = 0
 
     def learn(self, batch: Mapping[str, np.ndarray], progress: float) -> dict[str, float]:
-        if self._version is None:  # 0, or what a resumed run begins with
-            self._version = int(batch["version"][:-1][batch["valid"][:-1]].max())
         weights = {name: array.copy() for name, array in self.policy.weights().items()}
         self._published[self._version] = weights
         self._published.pop(self._version - _KEPT_VERSIONS, None)
@@ -45,9 +41,24 @@ class AuditingPPO(PPO):
         self._version += 1
         return super().learn(batch, progress) | {"audit_max_difference": difference}
 
+    def save(self) -> Arrays:
+        state = super().save() | {"version": np.array(self._version)}
+        for version, weights in self._published.items():
+            state |= {f"published.{version}.{name}": x.copy() for name, x in weights.items()}
+        return state
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        own = dict(state)
+        self._version = int(own.pop("version"))
+        for name in [name for name in own if name.startswith("published.")]:
+            _, version, tensor = name.split(".", 2)
+            self._published.setdefault(int(version), {})[tensor] = own.pop(name).copy()
+        super().load(own)
+
     def _audit(self, batch: Mapping[str, np.ndarray]) -> float:
-        rows = {name: array[:-1][batch["valid"][:-1]] for name, array in batch.items()
-                if array.ndim >= 2}
+        valid = batch["valid"][:-1]
+        per_row = {name: array for name, array in batch.items() if array.ndim >= 2}
+        rows = {name: array[:-1][valid] for name, array in per_row.items()}
         worst = 0.0
         for version in np.unique(rows["version"]):
             these = rows["version"] == version

@@ -95,7 +95,7 @@ class RunProcess:
     def assert_nothing_left(self) -> None:
         """No process, no socket folder, nothing in /dev/shm, within ten seconds."""
         wait_until(lambda: not self.pids(), f"the end of {self.pids()}", seconds=10)
-        left = lambda: list(self.temporary.iterdir())  # noqa: E731
+        left = lambda: list(self.temporary.glob("srl-*"))  # noqa: E731
         wait_until(lambda: not left(), f"{left()} to be removed", seconds=10)
         new = lambda: set(os.listdir("/dev/shm")) - self.shared_before  # noqa: E731
         wait_until(lambda: not new(), f"{new()} to leave /dev/shm", seconds=10)

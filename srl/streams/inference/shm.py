@@ -156,7 +156,9 @@ class ShmInferenceClient:
         if header.kind is Kind.REFUSED:
             reason = b" ".join(message.frames).decode(errors="replace")
             raise StreamError(f"inference stream refused: {reason}")
-        if header.kind is Kind.WELCOME:
+        if header.digest != self._digest:
+            self._clients[worker].rejected += 1
+        elif header.kind is Kind.WELCOME:
             self._on_welcome(worker, header.incarnation)
         elif header.kind is Kind.REPLY:
             self._outstanding[worker] = max(0, self._outstanding[worker] - 1)
@@ -199,7 +201,8 @@ class ShmInferenceClient:
         untried = [w for w in self._welcomed if w not in pending.asked]
         if not untried:
             return
-        worker = min(untried, key=lambda w: self._outstanding[w])
+        num_workers = len(self._clients)  # of equals, actors begin with different ones
+        worker = min(untried, key=lambda w: (self._outstanding[w], (w - self._index) % num_workers))
         header = Header(
             Kind.REQUEST,
             self._index,

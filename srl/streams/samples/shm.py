@@ -39,6 +39,7 @@ class ShmProducer:
         self._blocks = blocks
         self._index = index
         self._incarnation = incarnation
+        self._digest = blocks.layout.spec.digest()
         self._client = Client(context, address)
         self._filling: set[int] = set()
         self._limit = 0
@@ -82,7 +83,9 @@ class ShmProducer:
             if header.kind is Kind.REFUSED:
                 reason = b" ".join(message.frames).decode(errors="replace")
                 raise StreamError(f"sample stream refused: {reason}")
-            if header.kind is Kind.CREDIT:
+            if header.digest != self._digest:
+                self._client.rejected += 1
+            elif header.kind is Kind.CREDIT:
                 self._limit = max(self._limit, header.a)
                 self._min_version = max(self._min_version, header.b)
         if time.monotonic() >= self._hello_at:
@@ -108,7 +111,7 @@ class ShmProducer:
             self._blocks.table.sequence(self._index),
             a,
             b,
-            digest=self._blocks.layout.spec.digest(),
+            digest=self._digest,
         )
 
 

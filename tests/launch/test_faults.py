@@ -1,0 +1,135 @@
+"""Real kills and signals: the run ends as promised, its ledger adds up, nothing is left behind."""
+
+import os
+import random
+import signal
+import time
+from typing import Any
+
+import pytest
+
+LONG = ("--launcher", "local", "--inference", "shm", "--stop.env-steps", "100000000")
+KILL_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def moments() -> random.Random:
+    """Random moments; the seed is printed, and can be given back as SRL_TEST_SEED."""
+    seed = int(os.environ.get("SRL_TEST_SEED", time.time_ns() % 10**6))
+    print(f"SRL_TEST_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.mark.parametrize("victim", ["actor-0", "policy-0", "trainer-0", "node-agent"])
+def test_run_fails_when_one_process_is_killed(
+    victim: str, auditing: str, start_run: Any, moments: random.Random, assert_ledger_adds_up: Any
+) -> None:
+    run = start_run(auditing, *LONG)
+    run.wait_for_rows(3)
+    time.sleep(moments.uniform(0, 0.5))
+
+    os.kill(run.pid_of(victim), signal.SIGKILL)
+
+    assert run.wait(KILL_SECONDS) == 3
+    assert run.summary["status"] == "failed"
+    assert victim in run.summary["reason"]
+    assert "SIGKILL" in run.summary["reason"]
+    assert victim in run.output
+    assert (run.folder / "errors" / f"{victim}.txt").exists()
+    assert_ledger_adds_up(run.summary)
+    if victim != "node-agent":  # which owns the table that the ledger is read from
+        assert run.summary["blocks_consumed"] >= 2 * 3
+    run.assert_nothing_left()
+
+
+def test_everything_ends_when_the_controller_is_killed(
+    auditing: str, start_run: Any, moments: random.Random, assert_ledger_adds_up: Any
+) -> None:
+    run = start_run(auditing, *LONG)
+    run.wait_for_rows(3)
+    assert len(run.pids()) == 5
+    time.sleep(moments.uniform(0, 0.5))
+
+    run.popen.kill()
+
+    assert run.wait(KILL_SECONDS) == -signal.SIGKILL
+    run.assert_nothing_left()
+    assert_ledger_adds_up(run.summary)
+
+
+def test_ctrl_c_leaves_a_checkpoint(
+    auditing: str, start_run: Any, assert_ledger_adds_up: Any
+) -> None:
+    run = start_run(auditing, *LONG)
+    run.wait_for_rows(3)
+
+    run.popen.send_signal(signal.SIGINT)
+
+    assert run.wait() == 130
+    assert run.summary["status"] == "interrupted"
+    assert "SIGINT" in run.summary["reason"]
+    assert_ledger_adds_up(run.summary)
+    assert len(list((run.folder / "checkpoints").iterdir())) == 1
+    run.assert_nothing_left()
+
+
+def test_sigterm_exits_0_and_can_be_resumed(
+    auditing: str, start_run: Any, assert_ledger_adds_up: Any
+) -> None:
+    run = start_run(auditing, *LONG)
+    run.wait_for_rows(3)
+    run.popen.send_signal(signal.SIGTERM)
+    assert run.wait() == 0
+    first = run.summary
+    assert first["status"] == "interrupted"
+    assert "SIGTERM" in first["reason"]
+    run.assert_nothing_left()
+
+    steps = first["env_steps"] + 1000
+    again = start_run("", "--stop.env-steps", str(steps), command="resume")
+
+    assert again.wait() == 0
+    last = again.summary
+    assert last["status"] == "completed"
+    assert last["env_steps"] >= steps
+    assert last["version"] > first["version"]
+    assert [row["version"] for row in again.rows()] == list(range(1, last["version"] + 1))
+    assert last["blocks_consumed"] >= 2 * last["version"]  # of both lives
+    assert_ledger_adds_up(last)
+    again.assert_nothing_left()
+
+
+def test_ctrl_c_twice_ends_at_once(auditing: str, start_run: Any, wait_until: Any) -> None:
+    run = start_run(auditing, *LONG)
+    run.wait_for_rows(3)
+    os.kill(run.pid_of("trainer-0"), signal.SIGSTOP)  # which the first Ctrl-C would wait for
+    run.popen.send_signal(signal.SIGINT)
+    time.sleep(0.5)  # one Ctrl-C after the other: signals that are pending are merged
+
+    run.popen.send_signal(signal.SIGINT)
+
+    assert run.wait(5) == 130
+    assert run.summary["status"] == "interrupted"
+    run.assert_nothing_left()
+
+
+def test_rows_are_sound_when_a_policy_worker_sleeps(
+    auditing: str, start_run: Any, wait_until: Any
+) -> None:
+    run = start_run(auditing, *LONG, "--policies.count", "2")
+    run.wait_for_rows(5)
+    sleeper = run.pid_of("policy-0")
+    os.kill(sleeper, signal.SIGSTOP)
+    asleep_since, rows_before = time.monotonic(), len(run.rows())
+
+    wait_until(
+        lambda: time.monotonic() > asleep_since + 5 and len(run.rows()) >= rows_before + 5,
+        "versions learned while a policy worker sleeps",
+    )
+    os.kill(sleeper, signal.SIGCONT)
+    run.wait_for_rows(len(run.rows()) + 20)
+    run.popen.send_signal(signal.SIGINT)
+
+    assert run.wait() == 130
+    assert max(row["audit_max_difference"] for row in run.rows()) < 1e-4
+    run.assert_nothing_left()

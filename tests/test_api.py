@@ -1,0 +1,154 @@
+"""The Python API: train, load, act, resume, evaluate, and begin with another run's weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import srl
+from srl.core.errors import CheckpointError, ConfigError
+from srl.core.experiment import Experiment
+from srl.experiments.cartpole import cartpole
+from srl.learning.checkpoint import list_checkpoints, read_checkpoint
+
+TOY = f"{Path(__file__).parent / 'launch' / 'auditing.py'}:experiment"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> srl.Run:
+    """A toy that is learned; several tests look at it, none changes it."""
+    folder = tmp_path_factory.mktemp("api") / "run"
+    return srl.train(TOY, launcher="inline", seed=1, stop__env_steps=12_000, out=str(folder))
+
+
+def config_of(run: srl.Run) -> dict[str, Any]:
+    return json.loads((run.folder / "config.json").read_text())
+
+
+def test_train_returns_folder_and_summary(run: srl.Run) -> None:
+    assert run.summary["status"] == "completed"
+    assert run.summary == json.loads((run.folder / "summary.json").read_text())
+    names = {path.name for path in run.folder.iterdir()}
+    files = {"config.json", "summary.json", "metrics.jsonl", "tb", "checkpoints", "logs", "errors"}
+    assert names == files
+
+
+def test_train_prints_nothing_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    srl.train(TOY, launcher="inline", stop__env_steps=300, out=str(tmp_path / "run"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_options_are_those_of_the_command_line(tmp_path: Path) -> None:
+    run = srl.train(
+        TOY,
+        launcher="inline",
+        out=str(tmp_path / "run"),
+        stop__env_steps=300,
+        max_staleness=0,
+        algorithm__hidden=(8, 4),
+        algorithm__normalise_observations=True,
+        env__options='{"choices": 3}',
+    )
+    config = config_of(run)
+    assert config["algorithm"]["hidden"] == [8, 4]
+    assert config["algorithm"]["normalise_observations"] is True
+    assert config["max_staleness"] == 0
+    assert config["env"]["options"] == '{"choices": 3}'
+
+
+def test_experiment_object_is_accepted(tmp_path: Path) -> None:
+    experiment: Experiment[Any] = cartpole()
+    out = str(tmp_path / "run")
+    run = srl.train(
+        experiment, launcher="inline", out=out, stop__env_steps=1500, stop__return=1000.0
+    )
+    assert run.summary["experiment"] == "cartpole"
+    assert run.summary["env_steps"] >= 1500
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"actor__count": 2}, "did you mean --actors.count"),
+        ({"actors__count": 0}, "actors.count must be at least 1"),
+        ({"algorithm__learning_rate": "fast"}, "learning-rate"),
+    ],
+)
+def test_bad_option_raises(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        srl.train(TOY, out=str(tmp_path / "run"), **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_loaded_policy_acts(run: srl.Run) -> None:
+    policy = srl.load(run.folder)
+    symbols = np.eye(4, dtype=np.float32)
+    assert [policy.act(symbol) for symbol in symbols] == [0, 1, 2, 3]
+    assert type(policy.act(symbols[0])) is int
+    sampled = [policy.act(symbols[2], greedy=False) for _ in range(50)]
+    assert sampled.count(2) > 25
+
+
+def test_loaded_policy_refuses_another_shape(run: srl.Run) -> None:
+    with pytest.raises(ConfigError, match=r"has shape \(4,\), got \(5,\)"):
+        srl.load(run.folder).act(np.zeros(5))
+
+
+def test_loaded_policy_plays_its_gymnasium_env(tmp_path: Path) -> None:
+    run = srl.train(
+        "gym/Pendulum-v1", launcher="inline", stop__env_steps=2048, out=str(tmp_path / "run")
+    )
+    policy = srl.load(run.folder)
+    env = gymnasium.make("Pendulum-v1")
+    observation, _ = env.reset(seed=0)
+    for _ in range(20):
+        action = policy.act(observation, greedy=False)
+        assert env.action_space.contains(action)
+        observation, *_ = env.step(action)
+    env.close()
+
+
+def test_evaluation_agrees_with_the_summary(run: srl.Run) -> None:
+    evaluation = srl.evaluate_run(run.folder)
+    assert len(evaluation.returns) == 100
+    assert evaluation.mean == run.summary["eval_return"]
+    assert len(srl.evaluate_run(run.folder, episodes=7).returns) == 7
+
+
+def test_resume_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = srl.train(TOY, launcher="inline", stop__env_steps=600, out=str(out))
+    second = srl.resume(out, stop__env_steps=1500)
+    assert second.folder == first.folder
+    assert second.summary["env_steps"] >= 1500
+    assert second.summary["version"] > first.summary["version"]
+    assert config_of(second)["stop"]["env_steps"] == 1500
+
+
+def test_init_from_begins_with_the_weights_of_another_run(run: srl.Run, tmp_path: Path) -> None:
+    again = srl.train(
+        TOY,
+        launcher="inline",
+        stop__env_steps=300,
+        algorithm__learning_rate=1e-9,
+        checkpoint__keep=10,
+        init_from=str(run.folder),
+        out=str(tmp_path / "run"),
+    )
+    assert again.summary["eval_return"] == run.summary["eval_return"]
+    assert again.summary["env_steps"] < 1000  # of its own
+    first = read_checkpoint(list_checkpoints(again.folder / "checkpoints")[0])
+    donor = read_checkpoint(list_checkpoints(run.folder / "checkpoints")[-1])
+    assert first.manifest["version"] == 0
+    for name, array in donor.sections["trainer-0"].items():
+        if name.startswith("learner.weights/"):
+            np.testing.assert_array_equal(array, first.sections["trainer-0"][name])
+
+
+def test_init_from_another_network_raises(run: srl.Run, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="of another agent, or of other options"):
+        srl.train(TOY, algorithm__hidden=(5,), init_from=str(run.folder), out=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

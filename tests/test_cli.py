@@ -1,0 +1,454 @@
+"""The command line: what it prints, what it refuses, and with which exit code."""
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from srl import catalog, cli
+
+HERE = Path(__file__).parent
+FAULTY = f"{HERE / 'bad_envs.py'}:experiment"
+FAULTS = {
+    "nan": "not finite",
+    "reward": "reward nan",
+    "shape": "float32[2]",
+    "dtype": "float64[3]",
+    "reset": "failed in reset: RuntimeError('the simulator is on fire')",
+    "step": "failed in step: RuntimeError('the simulator is on fire')",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def srl(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Outcome]:
+    """Runs `srl ...` in this process, in an empty folder."""
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.chdir(place)
+
+    def run(*words: object) -> Outcome:
+        monkeypatch.setattr("sys.path", ["", *__import__("sys").path])
+        code = cli.main([str(word) for word in words])
+        out, err = capfd.readouterr()
+        return Outcome(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def refuses(srl: Any) -> Callable[..., str]:
+    """Runs a command that must be refused; returns its one paragraph."""
+
+    def run(*words: object) -> str:
+        outcome = srl(*words)
+        assert outcome.code == 2, outcome
+        assert outcome.out == ""
+        assert outcome.err.startswith("srl: ")
+        assert "\n" not in outcome.err.rstrip("\n"), "more than one paragraph"
+        assert "Traceback" not in outcome.err
+        assert list(Path.cwd().iterdir()) == [], "something was started"
+        return outcome.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished inline run."""
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    words = ["train", FAULTY, "--launcher", "inline", "--out", str(folder), "--seed", "3"]
+    assert cli.main([*words, "--stop.env-steps", "500"]) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def state_of(run: Path) -> Path:
+    return next((run / "checkpoints").iterdir()) / "state.safetensors"
+
+
+# --- names and options
+
+
+def test_no_command_shows_the_usage(srl: Any) -> None:
+    outcome = srl()
+    assert outcome.code == 2
+    assert "usage: srl COMMAND" in outcome.out
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "help"])
+def test_help_shows_the_usage(srl: Any, word: str) -> None:
+    outcome = srl(word)
+    assert outcome.code == 0
+    assert all(f"srl {command}" in outcome.out for command in cli.COMMANDS)
+
+
+def test_unknown_command_is_refused(refuses: Any) -> None:
+    assert "unknown command 'trian': did you mean 'train'?" in refuses("trian", "cartpole")
+
+
+@pytest.mark.parametrize("command", ["train", "resume", "eval", "explain", "inspect"])
+def test_missing_name_is_refused(refuses: Any, command: str) -> None:
+    assert f"srl {command}" in refuses(command)
+
+
+def test_unknown_experiment_is_refused(refuses: Any) -> None:
+    message = refuses("train", "cartpool")
+    assert "unknown experiment 'cartpool': did you mean 'cartpole'?" in message
+
+
+def test_experiment_of_a_missing_file_is_refused(refuses: Any) -> None:
+    assert "there is no file 'nowhere.py'" in refuses("train", "nowhere.py:experiment")
+
+
+def test_object_that_is_no_experiment_is_refused(refuses: Any) -> None:
+    assert "does not return an Experiment" in refuses("train", f"{HERE / 'bad_envs.py'}:Faulty")
+
+
+def test_unknown_env_is_refused(refuses: Any) -> None:
+    assert "did you mean 'CartPole-v1'?" in refuses("train", "gym/CartPol-v1")
+
+
+def test_unknown_option_is_refused(refuses: Any) -> None:
+    message = refuses("train", "cartpole", "--actors.cuont", "2")
+    assert "unknown option --actors.cuont: did you mean --actors.count?" in message
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--actors.count", "0", "actors.count must be at least 1, got 0"),
+        ("--actors.envs", "-4", "actors.envs must be at least 1, got -4"),
+        ("--max-staleness", "-1", "max-staleness must be at least 0, got -1"),
+        ("--seed", "-1", "seed must be at least 0, got -1"),
+        ("--checkpoint.seconds", "0", "checkpoint.seconds must be at least 0.1, got 0"),
+        ("--algorithm.discount", "1.5", "discount must be in 0..1, got 1.5"),
+        ("--algorithm.learning-rate", "-1", "must be > 0, got -1"),
+        ("--trainers.count", "2", "trainers.count must be 1 in this version, got 2"),
+    ],
+)
+def test_value_out_of_range_is_refused(refuses: Any, option: str, value: str, words: str) -> None:
+    assert words in refuses("train", "cartpole", option, value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--actors.count", "many"),
+        ("--actors.count", "1.5"),
+        ("--algorithm.learning-rate", "fast"),
+        ("--launcher", "moon"),
+        ("--inference", "telepathy"),
+        ("--stop.return", "high"),
+    ],
+)
+def test_value_of_the_wrong_type_is_refused(refuses: Any, option: str, value: str) -> None:
+    message = refuses("train", "cartpole", option, value)
+    assert option in message
+    assert value in message
+
+
+def test_option_without_a_value_is_refused(refuses: Any) -> None:
+    assert "--seed" in refuses("train", "cartpole", "--seed")
+
+
+def test_word_that_is_no_option_is_refused(refuses: Any) -> None:
+    assert "quickly" in refuses("train", "cartpole", "quickly")
+
+
+def test_impossible_combination_is_refused(refuses: Any) -> None:
+    message = refuses("train", "cartpole", "--launcher", "inline", "--inference", "shm")
+    assert "launcher inline runs in one process" in message
+    message = refuses("train", "cartpole", "--launcher", "local", "--samples", "inline")
+    assert "samples cannot be inline" in message
+
+
+def test_batch_that_is_no_multiple_of_a_block_is_refused(refuses: Any) -> None:
+    message = refuses("train", "cartpole", "--algorithm.batch-size", "1056")
+    assert "must be a multiple of the rows of a block" in message
+    assert "for example 1024 or 1536" in message
+
+
+def test_env_options_that_are_not_json_are_refused(refuses: Any) -> None:
+    message = refuses("train", "cartpole", "--env.options", "{render: 1}")
+    assert "env.options is not JSON" in message
+    assert "must be a JSON object" in refuses("train", "cartpole", "--env.options", "[1]")
+
+
+def test_env_options_that_the_env_does_not_take_are_refused(refuses: Any) -> None:
+    message = refuses("train", "cartpole", "--env.options", '{"gravity": 1}')
+    assert "cannot be built with the options {'gravity': 1}" in message
+
+
+@pytest.mark.parametrize(
+    ("env", "module", "extra"),
+    [("ALE/Pong-v5", "ale_py", "srl[atari]"), ("HalfCheetah-v5", "mujoco", "srl[mujoco]")],
+)
+def test_env_of_a_missing_extra_is_refused(refuses: Any, env: str, module: str, extra: str) -> None:
+    if importlib.util.find_spec(module):
+        pytest.skip(f"{module} is installed")
+    assert f"pip install '{extra}'" in refuses("train", f"gym/{env}")
+
+
+def test_arena_that_is_too_small_is_refused(refuses: Any) -> None:
+    message = refuses("train", "cartpole", "--arena-megabytes", "0.01")
+    assert "arena-megabytes 0.01 is too small" in message
+    assert "1 actors x (2 groups being filled + 4 waiting" in message
+    assert " MB a block = " in message
+
+
+@pytest.mark.parametrize("option", ["--trainers.device", "--policies.device"])
+def test_device_that_is_not_there_is_refused(refuses: Any, option: str) -> None:
+    import torch
+
+    assert "must be cpu, cuda or cuda:N" in refuses("train", "cartpole", option, "tpu")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    message = refuses("train", "cartpole", "--inference", "shm", option, "cuda")
+    assert "torch finds no CUDA device here" in message
+
+
+# --- folders and checkpoints
+
+
+def test_output_folder_below_a_file_is_refused(refuses: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    message = refuses("train", "cartpole", "--out", tmp_path / "file" / "run")
+    assert "cannot be written" in message
+
+
+def test_output_folder_in_proc_is_refused(refuses: Any) -> None:
+    assert "cannot be written" in refuses("train", "cartpole", "--out", "/proc/srl/run")
+
+
+def test_output_folder_that_is_not_empty_is_refused(refuses: Any, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    message = refuses("train", "cartpole", "--out", tmp_path / "full")
+    assert "is not empty" in message
+    assert f"srl resume {tmp_path / 'full'}" in message
+    assert [p.name for p in (tmp_path / "full").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("command", ["resume", "eval"])
+def test_folder_that_is_no_run_is_refused(refuses: Any, tmp_path: Path, command: str) -> None:
+    assert "is not a run folder" in refuses(command, tmp_path)
+
+
+def test_folder_that_is_no_checkpoint_is_refused(refuses: Any, tmp_path: Path) -> None:
+    assert "is not a checkpoint of SRL" in refuses("inspect", tmp_path)
+
+
+@pytest.mark.parametrize("command", ["resume", "eval", "inspect"])
+def test_run_without_a_checkpoint_is_refused(refuses: Any, copy: Path, command: str) -> None:
+    shutil.rmtree(state_of(copy).parent)
+    assert "there is no checkpoint in" in refuses(command, copy)
+
+
+@pytest.mark.parametrize("command", ["resume", "eval", "inspect"])
+def test_truncated_checkpoint_is_refused(refuses: Any, copy: Path, command: str) -> None:
+    state = state_of(copy)
+    state.write_bytes(state.read_bytes()[:-100])
+    message = refuses(command, copy)
+    assert str(state) in message
+    assert "is truncated" in message
+
+
+@pytest.mark.parametrize("command", ["resume", "eval", "inspect"])
+def test_corrupted_checkpoint_is_refused(refuses: Any, copy: Path, command: str) -> None:
+    state = state_of(copy)
+    data = bytearray(state.read_bytes())
+    data[len(data) // 2] ^= 1
+    state.write_bytes(data)
+    assert "is corrupted" in refuses(command, copy)
+
+
+@pytest.mark.parametrize("command", ["resume", "eval", "inspect"])
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"format": 1}'])
+def test_damaged_manifest_is_refused(refuses: Any, copy: Path, command: str, text: str) -> None:
+    manifest = state_of(copy).with_name("manifest.json")
+    manifest.write_text(text)
+    assert str(manifest.parent) in refuses(command, copy)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"env": 3}'])
+def test_damaged_config_is_refused(refuses: Any, copy: Path, text: str) -> None:
+    (copy / "config.json").write_text(text)
+    assert "config.json" in refuses("resume", copy)
+
+
+def test_checkpoint_of_another_network_is_refused(refuses: Any, copy: Path) -> None:
+    before = (copy / "config.json").read_text()
+    message = refuses("resume", copy, "--algorithm.hidden", "32", "32")
+    assert "is of another agent, or of other options of the algorithm" in message
+    assert (copy / "config.json").read_text() == before
+
+
+# --- envs that go wrong
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faulty_env_is_refused_by_the_probe(refuses: Any, fault: str) -> None:
+    message = refuses("train", FAULTY, "--env.options", json.dumps({"fault": fault}))
+    assert_names_the_env(message, fault)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_env_that_turns_faulty_fails_the_run_inline(srl: Any, fault: str) -> None:
+    options = json.dumps({"fault": fault, "after": 200})
+    outcome = srl("train", FAULTY, "--launcher", "inline", "--env.options", options, "--out", "run")
+    assert outcome.code == 3
+    assert_names_the_env(outcome.err, fault)
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert_names_the_env(summary["reason"], fault)
+    assert_names_the_env(Path("run/errors/actor-0.txt").read_text(), fault)
+
+
+@pytest.mark.parametrize("fault", ["nan", "step"])
+def test_env_that_turns_faulty_fails_the_run_local(srl: Any, fault: str) -> None:
+    options = json.dumps({"fault": fault, "after": 200})
+    words = ("--launcher", "local", "--inference", "inline", "--env.options", options)
+    outcome = srl("train", FAULTY, *words, "--out", "run")
+    assert outcome.code == 3
+    assert_names_the_env(outcome.err, fault)
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert_names_the_env(summary["reason"], fault)
+    assert_names_the_env(Path("run/errors/actor-0.txt").read_text(), fault)
+
+
+def assert_names_the_env(message: str, fault: str) -> None:
+    assert FAULTS[fault] in message
+    assert "bad_envs.py:Faulty" in message
+    assert "lane" in message
+    assert "seed" in message
+    if fault != "reset":
+        assert "action" in message
+
+
+# --- what the commands print
+
+
+def test_run_that_misses_the_return_asked_for_exits_1(srl: Any) -> None:
+    words = ("--launcher", "inline", "--stop.env-steps", "500", "--stop.return", "11")
+    outcome = srl("train", FAULTY, *words, "--out", "run")
+    assert outcome.code == 1
+    assert "the final evaluation gave 10.0, asked for 11.0" in outcome.err
+    assert json.loads(Path("run/summary.json").read_text())["status"] == "completed"
+
+
+def test_run_that_reaches_the_return_asked_for_exits_0(srl: Any) -> None:
+    words = ("--launcher", "inline", "--stop.return", "10")
+    outcome = srl("train", FAULTY, *words)
+    assert outcome.code == 0
+    last = json.loads(outcome.out.splitlines()[-1])
+    assert last["status"] == "completed"
+    assert last["reason"] == "stop.return 10 reached"
+    assert last["eval_return"] == 10
+    assert Path(last["folder"]).parent == Path("runs/faulty")
+
+
+def test_list_names_everything(srl: Any) -> None:
+    outcome = srl("list")
+    assert outcome.code == 0
+    for name in (*catalog.EXPERIMENTS, "gym/ANY-ID", *catalog.ENVS):
+        assert name in outcome.out
+
+
+def test_explain_draws_the_graph(srl: Any) -> None:
+    words = ("--actors.count", "2", "--inference", "shm", "--policies.count", "3")
+    outcome = srl("explain", "cartpole", *words)
+    assert outcome.code == 0
+    for line in (
+        "cartpole: PPOConfig on gym/CartPole-v1",
+        "2 x actor    32 envs in 2 groups each",
+        "3 x policy   on cpu",
+        "1 x trainer  on cpu",
+        "actors == inference/main (shm) ==> policy workers main",
+        "trainer main -- parameters/main (shm) --> policy workers main",
+        "actors -- samples/main (shm) --> trainer main",
+        "block: 32 + 1 rows x 16 lanes",
+        "batch: 2 blocks = 1024 rows",
+        "samples/main:",
+        "stops at: env-steps 300000, return 475",
+    ):
+        assert line in outcome.out
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_train_help_lists_every_option(srl: Any) -> None:
+    outcome = srl("train", "cartpole", "--help")
+    assert outcome.code == 0
+    for option in (
+        *("--launcher", "--out", "--seed", "--actors.count", "--actors.envs", "--actors.groups"),
+        *("--policies.count", "--trainers.count", "--inference", "--samples", "--max-staleness"),
+        *("--stop.env-steps", "--stop.seconds", "--stop.return", "--checkpoint.seconds"),
+        *("--trainers.device", "--policies.device", "--threads", "--env.options"),
+        *("--env.wrappers", "--init-from", "--algorithm.learning-rate"),
+    ):
+        assert f"{option} " in outcome.out, option
+    assert "--stop.return_" not in outcome.out
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_inspect_says_what_a_checkpoint_holds(srl: Any, finished: Path) -> None:
+    outcome = srl("inspect", finished)
+    assert outcome.code == 0
+    for words in (
+        "whole (checksum verified)",
+        "restored:",
+        "not restored:",
+        "trainer-0",
+        "learner.weights/policy_head.logits.weight float32[8, 2]",
+    ):
+        assert words in outcome.out
+    assert srl("inspect", state_of(finished).parent).out == outcome.out
+
+
+def test_eval_plays_the_newest_checkpoint(srl: Any, finished: Path) -> None:
+    outcome = srl("eval", finished, "--episodes", "7")
+    assert outcome.code == 0
+    expected = {"eval_return": 10.0, "episodes": 7, "lowest": 10.0, "highest": 10.0}
+    assert json.loads(outcome.out) == expected
+
+
+@pytest.mark.parametrize("words", [("--episodes", "few"), ("--episodes",), ("--speed", "2")])
+def test_eval_with_bad_options_is_refused(
+    refuses: Any, finished: Path, words: tuple[str, ...]
+) -> None:
+    assert "srl eval takes --episodes N" in refuses("eval", finished, *words)
+
+
+def test_resume_goes_on_with_changed_options(srl: Any, copy: Path) -> None:
+    words = ("--stop.env-steps", "900", "--algorithm.learning-rate", "0.0001")
+    outcome = srl("resume", copy, *words)
+    assert outcome.code == 0
+    assert json.loads(outcome.out.splitlines()[-1])["env_steps"] >= 900
+    config = json.loads((copy / "config.json").read_text())
+    assert config["algorithm"]["learning_rate"] == 0.0001
+
+
+@pytest.mark.parametrize("family", catalog.ENVS)
+def test_every_env_family_of_the_catalogue_is_there(family: str) -> None:
+    from srl.core.names import load_object
+
+    assert hasattr(load_object(catalog.ENVS[family]), "make_batch")
