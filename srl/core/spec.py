@@ -88,7 +88,14 @@ class Spec:
                 )
                 for f in json.loads(text)
             ]
-        except (ValueError, TypeError, KeyError) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            OverflowError,
+            SyntaxError,
+            RecursionError,
+        ) as error:
             raise SpecError(f"not the text of a Spec: {error}") from error
         return Spec(tuple(fields))
 

@@ -88,3 +88,19 @@ def test_spec_of_arrays_takes_them_whole():
 def test_field_nbytes_counts_one_element():
     assert Field("x", (2, 3), "float64").nbytes == 48
     assert Field("x", (), "int16").nbytes == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"name":"x","shape":[1e400],"dtype":"float32","per":"lane"}]',
+        '[{"name":"x","shape":[1],"dtype":"(1,f4","per":"lane"}]',
+        "[" * 100_000,
+        '[{"name":"x","shape":[-1],"dtype":"float32","per":"lane"}]',
+        '[{"name":"x","shape":[1],"dtype":"object","per":"lane"}]',
+        '[{"name":"x","shape":[1],"dtype":"float32","per":"moon"}]',
+    ],
+)
+def test_from_json_refuses_hostile_text(text):
+    with pytest.raises(SpecError):
+        Spec.from_json(text)

@@ -1,0 +1,193 @@
+import hashlib
+import json
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from srl.core.errors import CheckpointError
+from srl.learning.checkpoint import (
+    latest_checkpoint,
+    list_checkpoints,
+    read_checkpoint,
+    read_manifest,
+    write_checkpoint,
+)
+
+SECTIONS = {
+    "trainer-0": {
+        "weights": np.arange(6, dtype=np.float32).reshape(2, 3).T,  # not contiguous
+        "counter": np.array(7),
+        "flags": np.array([True, False]),
+        "empty": np.zeros((0, 4), np.uint8),
+    },
+    "actor-0": {"env.state/inner": np.array([1.5, np.nan])},
+    "nothing": {},
+}
+
+
+def write(folder, version, *, sections=SECTIONS, keep=3):
+    return write_checkpoint(folder, version, sections, manifest={"note": "x"}, keep=keep)
+
+
+def test_checkpoint_comes_back_as_it_was_written(tmp_path):
+    checkpoint = read_checkpoint(write(tmp_path / "checkpoints", 42))
+    assert checkpoint.path.name == "00000042"
+    assert checkpoint.manifest["note"] == "x"
+    assert checkpoint.manifest["version"] == 42
+    assert checkpoint.sections.keys() == SECTIONS.keys()
+    for section, state in SECTIONS.items():
+        assert checkpoint.sections[section].keys() == state.keys()
+        for name, array in state.items():
+            read = checkpoint.sections[section][name]
+            np.testing.assert_array_equal(read, array)
+            assert read.dtype == array.dtype
+
+
+def test_last_k_are_kept(tmp_path):
+    for version in (1, 2, 30, 4, 100):
+        write(tmp_path, version)
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["00000004", "00000030", "00000100"]
+    assert latest_checkpoint(tmp_path).name == "00000100"
+    assert sorted(os.listdir(tmp_path)) == ["00000004", "00000030", "00000100"]
+
+
+def test_no_checkpoint_is_an_error(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint in"):
+        latest_checkpoint(tmp_path)
+
+
+class Crash(Exception):
+    pass
+
+
+def _crash_at_rename(monkeypatch, number):
+    """Die instead of the `number`-th rename."""
+    rename, count = Path.rename, []
+
+    def crash(self, target):
+        count.append(target)
+        if len(count) == number:
+            raise Crash
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", crash)
+
+
+def test_crash_before_the_rename_leaves_the_old_one(tmp_path, monkeypatch):
+    write(tmp_path, 1)
+    with monkeypatch.context() as patch:
+        _crash_at_rename(patch, 1)
+        with pytest.raises(Crash):
+            write(tmp_path, 2)
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["00000001"]
+    read_checkpoint(latest_checkpoint(tmp_path))
+    write(tmp_path, 2)
+    assert sorted(os.listdir(tmp_path)) == ["00000001", "00000002"]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_crash_while_a_version_is_written_again_leaves_a_whole_one(tmp_path, monkeypatch, number):
+    write(tmp_path, 5, keep=1)
+    with monkeypatch.context() as patch:
+        _crash_at_rename(patch, number)
+        with pytest.raises(Crash):
+            write(tmp_path, 5, sections={"trainer-0": {"new": np.zeros(1)}}, keep=1)
+    assert "weights" in read_checkpoint(latest_checkpoint(tmp_path)).sections["trainer-0"]
+    write(tmp_path, 5, sections={"trainer-0": {"new": np.zeros(1)}}, keep=1)
+    assert os.listdir(tmp_path) == ["00000005"]
+    assert "new" in read_checkpoint(latest_checkpoint(tmp_path)).sections["trainer-0"]
+
+
+def test_crash_while_writing_leaves_nothing_that_is_listed(tmp_path, monkeypatch):
+    def crash(_):
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", crash)
+        with pytest.raises(Crash):
+            write(tmp_path, 1)
+    assert list_checkpoints(tmp_path) == []
+
+
+@pytest.mark.parametrize("size", [0, 8, -1])
+def test_truncated_file_is_refused(tmp_path, size):
+    path = write(tmp_path, 1)
+    state = path / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:size])
+    with pytest.raises(CheckpointError, match="truncated"):
+        read_checkpoint(path)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_flipped_bit_is_refused(tmp_path, data):
+    path = write(tmp_path, 1)
+    state = path / "state.safetensors"
+    content = bytearray(state.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    state.write_bytes(content)
+    with pytest.raises(CheckpointError, match="corrupted"):
+        read_checkpoint(path)
+
+
+MANIFESTS = {
+    "no json": b"\x00\xff",
+    "empty": b"",
+    "list": b"[1, 2]",
+    "foreign": b'{"model": "llama"}',
+    "other format": b'{"format": 2}',
+    "only format": b'{"format": 1}',
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS.values(), ids=MANIFESTS.keys())
+def test_foreign_manifest_is_refused(tmp_path, manifest):
+    path = write(tmp_path, 1)
+    (path / "manifest.json").write_bytes(manifest)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("sections", [None, 3, "abc"])
+def test_manifest_without_sections_is_refused(tmp_path, sections):
+    path = write(tmp_path, 1)
+    manifest = read_manifest(path)
+    manifest["sections"] = sections
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="sections"):
+        read_checkpoint(path)
+
+
+def test_missing_state_is_refused(tmp_path):
+    path = write(tmp_path, 1)
+    (path / "state.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="no readable"):
+        read_checkpoint(path)
+
+
+class Poison:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+@pytest.mark.parametrize("is_signed", [False, True], ids=["unsigned", "checksum made to fit"])
+def test_poisoned_pickle_is_refused_and_never_executed(tmp_path, is_signed):
+    path, mark = write(tmp_path, 1), tmp_path / "executed"
+    data = pickle.dumps(Poison(mark))
+    (path / "state.safetensors").write_bytes(data)
+    if is_signed:
+        manifest = read_manifest(path)
+        manifest |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+    assert not mark.exists()

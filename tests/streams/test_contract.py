@@ -1,0 +1,438 @@
+"""The contract suite of srl.testing over every substrate of every edge."""
+
+import math
+import shutil
+import tempfile
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import zmq
+
+from srl.core.block import Layout, route_spec
+from srl.core.env import AgentSpec, Discrete, Observation
+from srl.core.errors import StreamError
+from srl.core.spec import Spec, spec_of
+from srl.core.streams import Request
+from srl.streams.inference.inline import InlineInference
+from srl.streams.inference.shm import ReplyLayout, ShmInferenceClient, ShmInferenceServer
+from srl.streams.parameters.inline import InlineParameters
+from srl.streams.parameters.shm import ShmPublisher, ShmSubscriber, parameter_arena_bytes
+from srl.streams.samples.inline import InlineSamples
+from srl.streams.samples.shm import ShmConsumer, ShmProducer
+from srl.testing.fakes import FakePolicy
+from srl.testing.stream_contract import (
+    PARAMETER_CHECKS,
+    check_parameters,
+    check_random_walk,
+    eventually,
+    inference_checks,
+    sample_checks,
+)
+from srl.transport.arena import Arena
+from srl.transport.blocks import BlockArena, block_arena_bytes
+from srl.transport.codec import Kind
+
+AGENT = AgentSpec((Observation("obs", (3,), "float32"),), Discrete(2))
+OUTPUTS = FakePolicy(AGENT).outputs
+LAYOUT = Layout(route_spec(AGENT, OUTPUTS), rows=4, lanes=2, envs=2)
+
+
+class InlineSampleHarness:
+    num_producers, num_slots = 2, 3
+    can_restart = can_refuse = False
+
+    def __init__(self):
+        arena = Arena.heap(block_arena_bytes(LAYOUT, self.num_producers, self.num_slots))
+        blocks = BlockArena(arena.buffer, LAYOUT, self.num_producers, self.num_slots)
+        self._stream = InlineSamples(blocks)
+        self._producers = [self._stream.producer(i) for i in range(self.num_producers)]
+        self._consumer = self._stream.consumer()
+
+    def producer(self, index):
+        return self._producers[index]
+
+    def consumer(self):
+        return self._consumer
+
+    def settle(self):
+        for producer in self._producers:
+            producer.poll()
+
+    def restart_producer(self, index):
+        raise NotImplementedError
+
+    def restart_consumer(self):
+        raise NotImplementedError
+
+    def join_with_another_spec(self):
+        raise NotImplementedError
+
+    def changed_field(self):
+        raise NotImplementedError
+
+    def ledger(self):
+        return self._stream.blocks.table.ledger(consumer_lives=True)
+
+    def close(self):
+        for end in (*self._producers, self._consumer):
+            end.close()
+            end.close()
+
+
+class ShmSampleHarness:
+    """A hello and its welcome fence both ways: nothing sent before them is still under way."""
+
+    num_producers, num_slots = 2, 3
+    can_restart = can_refuse = True
+
+    def __init__(self):
+        self._folder = tempfile.mkdtemp(prefix="srl-", dir="/tmp")
+        self._context = zmq.Context()
+        size = block_arena_bytes(LAYOUT, self.num_producers, self.num_slots)
+        self._arena = Arena.create("test", size)
+        self._consumer = self._make_consumer()
+        self._lives = [0] * self.num_producers
+        self._welcomes = [0] * self.num_producers
+        self._producers = [self._make_producer(i) for i in range(self.num_producers)]
+        self._ended = []
+
+    def producer(self, index):
+        return self._producers[index]
+
+    def consumer(self):
+        return self._consumer
+
+    def settle(self):
+        for index, producer in enumerate(self._producers):
+            self._welcomes[index] -= 1
+            producer._hello_at = 0.0
+            producer.poll()
+            producer._hello_at = math.inf
+
+        def is_welcome():
+            self._consumer.recv(0)
+            for producer in self._producers:
+                producer.poll()
+            return not any(self._welcomes)
+
+        eventually(is_welcome, "a welcome")
+
+    def restart_producer(self, index):
+        self._ended.append(self._producers[index])  # killed: says no goodbye, sends no more
+        self._lives[index] += 1
+        self._welcomes[index] = 0
+        self._producers[index] = self._make_producer(index)
+
+    def restart_consumer(self):
+        self._consumer.close()
+        for producer in self._producers:  # what is sent into a dying connection is gone
+            assert producer.monitor.poll(20_000), "no producer noticed that the consumer died"
+            producer.monitor.recv_multipart()
+        self._consumer = self._make_consumer()
+
+    def join_with_another_spec(self):
+        spec = LAYOUT.spec
+        changed = [replace(f, dtype="float64") if f.name == "reward" else f for f in spec]
+        layout = replace(LAYOUT, spec=Spec(tuple(changed)))
+        size = block_arena_bytes(layout, self.num_producers, self.num_slots)
+        blocks = BlockArena(Arena.heap(size).buffer, layout, self.num_producers, self.num_slots)
+        errors = []
+        with closing(
+            ShmProducer(blocks, self._address, index=0, incarnation=9, context=self._context)
+        ) as producer:
+
+            def is_refused():
+                self._consumer.recv(0)
+                try:
+                    producer.poll()
+                except StreamError as error:
+                    errors.append(str(error))
+                return bool(errors)
+
+            eventually(is_refused, "a refusal")
+        return errors[0]
+
+    def changed_field(self):
+        return "reward"
+
+    def ledger(self):
+        return self._blocks().table.ledger(consumer_lives=True)
+
+    def close(self):
+        for end in (*self._producers, *self._ended):
+            end._client.socket.disable_monitor()
+        for end in (*self._producers, *self._ended, self._consumer):
+            end.close()
+            end.close()
+        self._context.destroy(linger=0)
+        self._arena.close()
+        shutil.rmtree(self._folder)
+
+    @property
+    def _address(self):
+        return f"ipc://{self._folder}/samples"
+
+    def _blocks(self):
+        return BlockArena(self._arena.buffer, LAYOUT, self.num_producers, self.num_slots)
+
+    def _make_consumer(self):
+        return ShmConsumer(self._blocks(), self._address, context=self._context)
+
+    def _make_producer(self, index):
+        producer = ShmProducer(
+            self._blocks(),
+            self._address,
+            index=index,
+            incarnation=self._lives[index],
+            context=self._context,
+        )
+        producer._hello_at = math.inf
+        producer.monitor = producer._client.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._welcomes[index] = -1  # the hello of its constructor
+        recv_all = producer._client.recv_all
+        life = self._lives[index]
+
+        def counted():
+            messages = recv_all()
+            if life == self._lives[index]:
+                kinds = [message.header.kind for message in messages]
+                self._welcomes[index] += kinds.count(Kind.WELCOME)
+            return messages
+
+        producer._client.recv_all = counted
+        return producer
+
+
+class InlineInferenceHarness:
+    num_groups = 3
+    outputs = OUTPUTS.names
+    can_repeat = False
+
+    def __init__(self):
+        size = block_arena_bytes(LAYOUT, 1, self.num_groups)
+        self._blocks = BlockArena(Arena.heap(size).buffer, LAYOUT, 1, self.num_groups)
+        self._parameters = InlineParameters()
+        self._stream = InlineSamples(self._blocks)
+        self._producer = self._stream.producer(0)
+        self._weight = 0
+        self._client = InlineInference(FakePolicy(AGENT), self._parameters, ("obs", "first"))
+
+    def client(self):
+        return self._client
+
+    def grant(self, group, min_version):
+        return self._producer.resume(group, min_version)
+
+    def expected(self, grant, row):
+        policy = FakePolicy(AGENT)
+        policy.load_weights({"weight": np.asarray(self._weight, np.float32)})
+        return policy.act(grant.block.row(("obs", "first"), row))
+
+    def publish(self, version):
+        self._weight = 10 * version
+        self._parameters.publish({"weight": np.asarray(self._weight, np.float32)}, version)
+
+    def answer(self):
+        return list(self._client.poll())
+
+    def repeat_answer(self, group):
+        raise NotImplementedError
+
+    def close(self):
+        self._client.close()
+        self._client.close()
+
+
+class ShmInferenceHarness(InlineInferenceHarness):
+    """The policy worker is a loop of two lines here."""
+
+    can_repeat = True
+
+    def __init__(self):
+        super().__init__()
+        self._folder = tempfile.mkdtemp(prefix="srl-", dir="/tmp")
+        self._context = zmq.Context()
+        self._version = -1
+        self._policy = FakePolicy(AGENT)
+        replies = ReplyLayout(OUTPUTS, 1, self.num_groups, LAYOUT.lanes)
+        self._arena = Arena.create("test", block_arena_bytes(LAYOUT, 1, self.num_groups))
+        self._slab = Arena.create("replies", replies.nbytes)
+        self._blocks = BlockArena(self._arena.buffer, LAYOUT, 1, self.num_groups)
+        self._producer = InlineSamples(self._blocks).producer(0)
+        digest, address = LAYOUT.spec.digest(), f"ipc://{self._folder}/inference"
+        self._server = ShmInferenceServer(
+            self._blocks,
+            replies,
+            self._slab.buffer,
+            address,
+            inputs=("obs", "first"),
+            digest=digest,
+            incarnation=0,
+            context=self._context,
+        )
+        self._client = ShmInferenceClient(
+            replies,
+            [self._slab.buffer],
+            [address],
+            index=0,
+            incarnation=0,
+            num_slots=self.num_groups,
+            digest=digest,
+            context=self._context,
+        )
+        self._last: dict[int, Request] = {}
+
+    def publish(self, version):
+        super().publish(version)
+        self._version = version
+        self._policy.load_weights({"weight": np.asarray(self._weight, np.float32)})
+
+    def answer(self):
+        answered = []
+
+        def is_idle():
+            for request in self._server.recv():
+                assert self._version >= request.min_version
+                self._last[request.group] = request
+                outputs = self._policy.act(request.inputs)
+                self._server.reply(request, outputs, self._version)
+            answered.extend(self._client.poll())
+            return not self._client._pending
+
+        eventually(is_idle, "an answer")
+        return answered
+
+    def repeat_answer(self, group):
+        outputs = self._policy.act(self._last[group].inputs)
+        outputs["mark"] += 100
+        late, answered = self._client.late, []
+        self._server.reply(self._last[group], outputs, self._version + 7)
+
+        def has_come():
+            answered.extend(self._client.poll())
+            return self._client.late == late + 1
+
+        eventually(has_come, "the repeated answer")
+        return answered
+
+    def close(self):
+        for end in (self._client, self._server):
+            end.close()
+            end.close()
+        self._context.destroy(linger=0)
+        self._arena.close()
+        self._slab.close()
+        shutil.rmtree(self._folder)
+
+
+def _weights(fill):
+    return {
+        "big": np.full((300, 7), fill, np.float32),
+        "count": np.full((), fill, np.int64),
+        "empty": np.full((0, 3), fill, np.float32),
+    }
+
+
+class InlineParameterHarness:
+    weights = staticmethod(_weights)
+
+    def __init__(self):
+        self._stream = InlineParameters()
+
+    def publisher(self):
+        return self._stream
+
+    def subscriber(self):
+        return self._stream
+
+    def restart_publisher(self):
+        """It lives and dies with the process."""
+
+    def close(self):
+        self._stream.close()
+        self._stream.close()
+
+
+class ShmParameterHarness:
+    weights = staticmethod(_weights)
+
+    def __init__(self):
+        self._spec = spec_of(_weights(0))
+        self._arena = Arena.create("parameters", parameter_arena_bytes(self._spec))
+        self._publisher = ShmPublisher(self._arena.buffer, self._spec)
+
+    def publisher(self):
+        return self._publisher
+
+    def subscriber(self):
+        return ShmSubscriber(self._arena.buffer, self._spec)
+
+    def restart_publisher(self):
+        self._publisher = ShmPublisher(self._arena.buffer, self._spec)
+
+    def close(self):
+        self._publisher.close()
+        self._publisher.close()
+        self._arena.close()
+
+
+def _cases(harnesses, checks_of):
+    return [
+        pytest.param(make, check, id=f"{make.__name__}-{check.__name__}")
+        for make in harnesses
+        for check in checks_of(make)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "check"), _cases((InlineSampleHarness, ShmSampleHarness), sample_checks)
+)
+def test_sample_stream_keeps_its_promises(make, check):
+    with closing(make()) as harness:
+        check(harness)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("make", [InlineSampleHarness, ShmSampleHarness])
+def test_sample_stream_survives_any_order_of_calls_and_deaths(make, seed):
+    with closing(make()) as harness:
+        check_random_walk(harness, seed)
+
+
+@pytest.mark.parametrize(
+    ("make", "check"), _cases((InlineInferenceHarness, ShmInferenceHarness), inference_checks)
+)
+def test_inference_stream_keeps_its_promises(make, check):
+    with closing(make()) as harness:
+        check(harness)
+
+
+@pytest.mark.parametrize("make", [InlineParameterHarness, ShmParameterHarness])
+@pytest.mark.parametrize("check", PARAMETER_CHECKS, ids=lambda check: check.__name__)
+def test_parameter_stream_keeps_its_promises(make, check):
+    with closing(make()) as harness:
+        check(harness)
+
+
+def test_suite_finds_a_broken_substrate():
+    class GoesBack(InlineParameterHarness):
+        def weights(self, fill):
+            return _weights(0 if fill == 2 else fill + 1)
+
+    class Forgets(InlineParameters):
+        def latest(self):
+            return 0
+
+    harness = InlineParameterHarness()
+    harness._stream = Forgets()
+    with pytest.raises(AssertionError, match="not -1"):
+        check_parameters(lambda: harness)
+
+
+def test_inference_answers_nothing_older_than_demanded():
+    with closing(InlineInferenceHarness()) as harness:
+        harness.publish(3)
+        with pytest.raises(StreamError, match="version 4"):
+            harness.client().post(0, harness.grant(0, 4), 0)

@@ -1,0 +1,130 @@
+import itertools
+import shutil
+import tempfile
+
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srl.testing.stream_contract import eventually
+from srl.transport.codec import Header, Kind, pack
+from srl.transport.sockets import Client, Server
+
+HELLO = Header(Kind.HELLO, 3, 1, 7, digest=b"12345678")
+
+
+@pytest.fixture(scope="module")
+def wires():
+    """A context, and addresses nobody used before (a closing socket unlinks its path late)."""
+    folder, context = tempfile.mkdtemp(prefix="srl-", dir="/tmp"), zmq.Context()
+    yield ((context, f"ipc://{folder}/{number}") for number in itertools.count())
+    context.destroy(linger=0)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def ends(wires):
+    wire = next(wires)
+    server, client = Server(*wire), Client(*wire)
+    yield server, client
+    for end in (client, server):
+        end.close()
+        end.close()
+
+
+def receive(endpoint, number=1):
+    messages = []
+
+    def has_come():
+        messages.extend(endpoint.recv_all())
+        return len(messages) >= number
+
+    eventually(has_come, "a message")
+    return messages
+
+
+def test_message_and_answer_cross_with_their_frames(ends):
+    server, client = ends
+    assert client.send(HELLO, b"one", b"")
+    (message,) = receive(server)
+    assert message.header == HELLO
+    assert message.frames == [b"one", b""]
+    assert server.send(message.peer, Header(Kind.WELCOME, 0, 0, 0), b"two")
+    (answer,) = receive(client)
+    assert answer.header.kind is Kind.WELCOME
+    assert answer.frames == [b"two"]
+    assert answer.peer == b""
+
+
+def test_receiving_never_blocks(ends):
+    server, client = ends
+    assert server.recv_all() == []
+    assert client.recv_all() == []
+
+
+def test_messages_of_one_client_keep_their_order(ends):
+    server, client = ends
+    for sequence in range(200):
+        client.send(HELLO._replace(sequence=sequence))
+    assert [m.header.sequence for m in receive(server, 200)] == list(range(200))
+
+
+def test_answer_to_a_peer_nobody_knows_is_not_sent(ends):
+    assert not ends[0].send(b"nobody", HELLO)
+
+
+def test_client_finds_a_restarted_server(wires):
+    wire = next(wires)
+    server, client = Server(*wire), Client(*wire)
+    monitor = client.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    client.send(HELLO)
+    receive(server)
+    server.close()
+    assert monitor.poll(20_000)
+    client.send(HELLO._replace(sequence=8))
+    server = Server(*wire)
+    (message,) = receive(server)
+    assert message.header.sequence == 8
+    client.socket.disable_monitor()
+    monitor.close()
+    client.close()
+    server.close()
+
+
+def test_full_queue_is_said_and_not_waited_for(wires):
+    client = Client(*next(wires))
+    client.socket.setsockopt(zmq.LINGER, 0)
+    sent = [client.send(HELLO) for _ in range(3000)]
+    assert sent[0]
+    assert not sent[-1]
+    client.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.binary(max_size=80), min_size=1, max_size=3), min_size=1, max_size=5))
+def test_foreign_bytes_are_dropped_and_counted(wires, foreign):
+    wire = next(wires)
+    server, client = Server(*wire), Client(*wire)
+    for parts in foreign:
+        client.socket.send_multipart(parts)
+    client.send(HELLO)
+    (message,) = receive(server)
+    assert message.header == HELLO
+    assert server.rejected == len(foreign)
+    for parts in foreign:
+        server.socket.send_multipart([message.peer, *parts])
+    server.send(message.peer, HELLO)
+    assert [m.header for m in receive(client)] == [HELLO]
+    assert client.rejected == len(foreign)
+    client.close()
+    server.close()
+
+
+@pytest.mark.parametrize("changed", [(0, 88), (3, 2), (4, 99)], ids=["magic", "format", "kind"])
+def test_header_that_is_not_ours_is_dropped_and_counted(ends, changed):
+    server, client = ends
+    data = bytearray(pack(HELLO))
+    data[changed[0]] = changed[1]
+    client.socket.send_multipart([bytes(data)])
+    eventually(lambda: not server.recv_all() and server.rejected == 1, "a rejection")
