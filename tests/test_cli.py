@@ -389,7 +389,7 @@ def test_explain_draws_the_graph(srl: Any) -> None:
         "block: 32 + 1 rows x 16 lanes",
         "batch: 2 blocks = 1024 rows",
         "samples/main:",
-        "stops at: env-steps 300000, return 475",
+        "stops at: env-steps 150000",
     ):
         assert line in outcome.out
     assert list(Path.cwd().iterdir()) == []

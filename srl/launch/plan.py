@@ -198,14 +198,22 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
             f"block: {algorithm.rollout} (algorithm.rollout) x {lanes} lanes (actors.envs / "
             f"actors.groups x agents) = {rows}; for example {fewer} or {fewer + rows}"
         )
+    outputs = algorithm.policy_outputs(routed.agent)
+    block = Layout(route_spec(routed.agent, outputs), algorithm.rollout + 1, lanes, envs)
+    if block.nbytes > MAX_BLOCK_BYTES:
+        raise ConfigError(
+            f"a block of {lanes} lanes x {algorithm.rollout} rows has {block.nbytes / 1e6:.1f} MB, "
+            f"more than {MAX_BLOCK_BYTES / 1e6:.1f} MB: use more --actors.groups or a shorter "
+            "--algorithm.rollout"
+        )
     batch = algorithm.batch_size // rows
-    policy = algorithm.make_policy(routed.agent, seed=0, device="cpu")
     queued = math.ceil((experiment.max_staleness + 1) * batch / actors.count)
-    route = RoutePlan(
+    policy = algorithm.make_policy(routed.agent, seed=0, device="cpu")
+    return RoutePlan(
         policy=routed.policy,
         agents=routed.agents,
         agent=routed.agent.to_dict(),
-        outputs=policy.outputs.to_json(),
+        outputs=outputs.to_json(),
         weights=spec_of(policy.weights()).to_json(),
         rollout=algorithm.rollout,
         lanes=lanes,
@@ -213,13 +221,6 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
         batch=batch,
         slots=actors.groups + queued + 1,
     )
-    if route.layout().nbytes > MAX_BLOCK_BYTES:
-        raise ConfigError(
-            f"a block of {lanes} lanes x {algorithm.rollout} rows has "
-            f"{route.layout().nbytes / 1e6:.1f} MB, more than {MAX_BLOCK_BYTES / 1e6:.1f} MB: "
-            "use more --actors.groups or a shorter --algorithm.rollout"
-        )
-    return route
 
 
 def _plan_workers(experiment: Experiment[Any], policies: Sequence[str]) -> list[WorkerPlan]:
