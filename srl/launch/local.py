@@ -24,7 +24,7 @@ class LocalLauncher:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
         self._folder = folder
-        self._sockets = Path(tempfile.mkdtemp(prefix="srl-"))
+        self._sockets = _socket_folder()
         self._channel, theirs = channel_pair()
         with (folder / "logs" / "node-agent.log").open("ab") as file:
             self._agent = subprocess.Popen(
@@ -99,3 +99,9 @@ class LocalLauncher:
 
     def _save_order(self, manifest: Mapping[str, Any], keep: int) -> Save:
         return Save(str(self._folder / "checkpoints"), msgspec.json.encode(manifest), keep)
+
+
+def _socket_folder() -> Path:
+    """A new folder for this user alone, with a short path: a socket's has at most 107 bytes."""
+    usual = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="srl-", dir=usual if len(usual) < 60 else "/tmp"))
