@@ -124,6 +124,7 @@ class ShmConsumer:
 
     def __init__(self, blocks: BlockArena, address: str, *, context: "zmq.Context[Any]") -> None:
         self._blocks = blocks
+        self._digest = blocks.layout.spec.digest()
         self._server = Server(context, address)
         self._peers: dict[int, bytes] = {}
         self._incarnations: dict[int, int] = {}
@@ -200,7 +201,7 @@ class ShmConsumer:
         if message.header.incarnation < self._incarnations.get(producer, 0):
             self._server.rejected += 1  # an earlier life of it, which arrives late
             return
-        if message.header.digest != mine.digest():
+        if message.header.digest != self._digest:
             reason = _describe_difference(mine, message.frames)
             self._server.send(message.peer, self._answer(Kind.REFUSED), reason.encode())
             return
@@ -233,7 +234,7 @@ class ShmConsumer:
             self._server.send(self._peers[producer], header)
 
     def _answer(self, kind: Kind, a: int = 0, b: int = 0) -> Header:
-        return Header(kind, 0, 0, 0, a, b, digest=self._blocks.layout.spec.digest())
+        return Header(kind, 0, 0, 0, a, b, digest=self._digest)
 
 
 def _describe_difference(mine: Spec, frames: list[bytes]) -> str:
