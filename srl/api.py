@@ -6,20 +6,22 @@ action = policy.act(observation)
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from srl import catalog
 from srl.core.algorithm import Policy
 from srl.core.arrays import Arrays
-from srl.core.env import AgentSpec, Box, Discrete
+from srl.core.env import AgentSpec, Discrete, MultiDiscrete
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
-from srl.core.names import load_object, nearest
+from srl.core.names import absolute_reference, load_object, nearest
 from srl.launch.config import decode_experiment
 from srl.launch.controller import Controller
 from srl.launch.evaluate import Evaluation, evaluate, load_policy
@@ -52,7 +54,7 @@ def find_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment[Any]
 
     Raises ConfigError for an unknown name (naming the nearest) or a bad option.
     """
-    return parse_options(_find(name, arguments), arguments)
+    return _with_absolute_files(parse_options(_find(name, arguments), arguments))
 
 
 def train(
@@ -82,7 +84,7 @@ def train(
 
 def train_experiment(experiment: Experiment[Any], view: ViewFactory) -> Run:
     """Train a complete experiment in a new run folder."""
-    _check_devices(experiment)
+    check_devices(experiment)
     plan = make_plan(experiment)
     sections = None
     if experiment.init_from is not None:
@@ -104,14 +106,18 @@ def resume(path: Path | str, *, view: ViewFactory | None = None, **options: Any)
 
 def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
     """Go on with a run; options as on the command line."""
-    folder = RunFolder.open(path)
+    if any(word.partition("=")[0] == "--out" for word in arguments):
+        raise ConfigError("resume goes on in the run's own folder: it takes no --out")
+    folder = RunFolder.open(path, to_write=True)
     before = _experiment_of(folder)
     experiment = parse_options(before, arguments)
     checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
     if _shape(before) != _shape(experiment):
         checkpoint = trainers_only(checkpoint)
-    _check_devices(experiment)
+    check_devices(experiment)
     plan = make_plan(experiment)
+    if not any(section.startswith("actor") for section in checkpoint.sections):
+        plan = msgspec.structs.replace(plan, restarted_at=int(checkpoint.manifest["version"]))
     for route in plan.routes:
         load_policy(experiment, route, checkpoint)  # raises where the network is another
     return _run(experiment, folder, checkpoint, view, plan)
@@ -119,8 +125,11 @@ def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
 
 def evaluate_run(path: Path | str, *, episodes: int = 100) -> Evaluation:
     """Play a run's newest checkpoint."""
+    if episodes < 1:
+        raise ConfigError(f"episodes must be at least 1, got {episodes}")
     experiment, plan, checkpoint = _open_run(Path(path))
-    return evaluate(experiment, plan, checkpoint, episodes=episodes)
+    seconds = experiment.evaluation.seconds
+    return evaluate(experiment, plan, checkpoint, episodes=episodes, seconds=seconds)
 
 
 class LoadedPolicy:
@@ -140,23 +149,25 @@ class LoadedPolicy:
         inputs: Arrays = {"first": np.zeros(1, bool)}
         for part in self._agent.observations:
             value: Any = observation
-            for key in part.name.split(".")[1:]:
-                value = value[int(key)] if isinstance(value, tuple | list) else value[key]
+            for key in part.path:
+                value = value[key]
             array = np.asarray(value, part.dtype)
             if array.shape != part.shape:
                 raise ConfigError(
                     f"{part.name!r} of an observation has shape {part.shape}, got {array.shape}"
                 )
-            inputs[part.name] = array[None]
+            if part.start:
+                array = array - np.reshape(part.start, part.shape)
+            inputs[part.name] = array[None].astype(part.dtype)
         act = self._policy.act_greedy if greedy else self._policy.act
         action = act(inputs)["action"][0]
-        if isinstance(self._agent.action, Discrete):
-            return int(action)
-        if isinstance(self._agent.action, Box):
-            low = np.reshape(self._agent.action.low, self._agent.action.shape)
-            high = np.reshape(self._agent.action.high, self._agent.action.shape)
-            return np.clip(action, low, high).astype(np.float32)
-        return action
+        space = self._agent.action
+        if isinstance(space, Discrete):
+            return int(action) + space.start
+        if isinstance(space, MultiDiscrete):
+            return (action + np.array(space.start or 0)).reshape(space.shape or action.shape)
+        low, high = np.reshape(space.low, space.shape), np.reshape(space.high, space.shape)
+        return np.clip(action, low, high).astype(np.float32)
 
 
 def load(path: Path | str) -> LoadedPolicy:
@@ -184,6 +195,17 @@ def _shape(experiment: Experiment[Any]) -> tuple[Any, ...]:
     )
 
 
+def _with_absolute_files(experiment: Experiment[Any]) -> Experiment[Any]:
+    """Files are named relative to where one stands; a run must be found again from elsewhere."""
+    env = experiment.env
+    named = replace(
+        env,
+        name=absolute_reference(env.name),
+        wrappers=tuple(absolute_reference(wrapper) for wrapper in env.wrappers),
+    )
+    return replace(experiment, env=named)
+
+
 def _find(name: str, arguments: Sequence[str]) -> Experiment[Any]:
     if name.startswith("gym/"):
         make = load_object(catalog.FALLBACK_EXPERIMENT)
@@ -206,10 +228,15 @@ def _find(name: str, arguments: Sequence[str]) -> Experiment[Any]:
 
 def _values(option: str, arguments: Sequence[str]) -> list[str]:
     """The values an option is given, where the recipe itself depends on them."""
-    if option not in arguments:
+    words = [part for word in arguments for part in _split(word)]
+    if option not in words:
         return []
-    following = arguments[arguments.index(option) + 1 :]
+    following = words[words.index(option) + 1 :]
     return list(takewhile(lambda word: not word.startswith("--"), following))
+
+
+def _split(word: str) -> list[str]:
+    return word.split("=", 1) if word.startswith("--") else [word]
 
 
 def _run(
@@ -219,11 +246,14 @@ def _run(
     view: ViewFactory,
     plan: Plan,
 ) -> Run:
+    folder.lock()
     shown = view(experiment)
     try:
         summary = Controller(experiment, plan, folder, shown, checkpoint=checkpoint).run()
     finally:
-        shown.close()
+        with suppress(OSError):
+            shown.close()
+        folder.unlock()
     return Run(folder.path, summary)
 
 
@@ -242,7 +272,8 @@ def _open_run(path: Path) -> tuple[Experiment[Any], Plan, Checkpoint]:
     return experiment, make_plan(experiment), checkpoint
 
 
-def _check_devices(experiment: Experiment[Any]) -> None:
+def check_devices(experiment: Experiment[Any]) -> None:
+    """Raise ConfigError for a device that is not there."""
     for option, device in (
         ("trainers.device", experiment.trainers.device),
         ("policies.device", experiment.policies.device),

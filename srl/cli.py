@@ -4,6 +4,7 @@ Exit codes: 0 ended as asked; 1 the return asked for was not reached; 2 bad inpu
 started; 3 the run failed; 130 Ctrl-C.
 """
 
+import io
 import json
 import os
 import sys
@@ -33,11 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     from srl.core.errors import SrlError
 
-    sys.path.insert(0, os.getcwd())  # module:Object means the launch folder too, as in workers
+    _prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in ("-h", "--help", "help") or words[1:] in (["-h"], ["--help"]):
         sys.stdout.write(USAGE)
         return 0 if words else 2
+    if words[0] == "--version":
+        from srl import __version__
+
+        sys.stdout.write(f"srl {__version__}\n")
+        return 0
     if words[0] not in COMMANDS:
         from srl.core.names import nearest
 
@@ -48,6 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(str(error))
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader of the output has left; nothing more can be said to it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 3
+
+
+def _prepare() -> None:
+    """Make the process fit for work, however it was started."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # module:Object means the launch folder too, as in workers
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass  # 0 to 2 were closed: later files must not get these numbers
+    os.close(descriptor)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for γ
 
 
 def _train(words: list[str]) -> int:
@@ -74,12 +95,10 @@ def _eval(words: list[str]) -> int:
     from srl.core.errors import ConfigError
 
     path, options = _first(words, "srl eval RUN")
-    episodes = 100
-    if options:
-        if len(options) != 2 or options[0] != "--episodes" or not options[1].isdigit():
-            raise ConfigError(f"srl eval takes --episodes N, got {' '.join(options)}")
-        episodes = int(options[1])
-    result = api.evaluate_run(path, episodes=max(1, episodes))
+    parts = [part for word in options for part in word.split("=")] or ["--episodes", "100"]
+    if len(parts) != 2 or parts[0] != "--episodes" or not parts[1].isdigit():
+        raise ConfigError(f"srl eval takes --episodes N, got {' '.join(options)}")
+    result = api.evaluate_run(path, episodes=int(parts[1]))
     line = {
         "eval_return": result.mean,
         "episodes": len(result.returns),
@@ -108,14 +127,20 @@ def _explain(words: list[str]) -> int:
     from srl.launch.explain import explain
 
     name, options = _first(words, "srl explain NAME")
-    sys.stdout.write(explain(api.find_experiment(name, options)))
+    experiment = api.find_experiment(name, options)
+    api.check_devices(experiment)
+    sys.stdout.write(explain(experiment))
     return 0
 
 
 def _inspect(words: list[str]) -> int:
     from srl.launch.explain import inspect
 
-    path, _ = _first(words, "srl inspect CHECKPOINT")
+    path, rest = _first(words, "srl inspect CHECKPOINT")
+    if rest:
+        from srl.core.errors import ConfigError
+
+        raise ConfigError(f"srl inspect takes one path, got also {' '.join(rest)}")
     sys.stdout.write(inspect(Path(path)))
     return 0
 

@@ -9,6 +9,7 @@ where A are generalised advantages and R = A + V_old(s). Recorded in every row: 
 `log_prob` and `value`. Axes: `T` rows in time, `B` lanes, `M` rows of a minibatch, `N` lanes.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -82,10 +83,13 @@ class PPOConfig:
     """Adam's ε."""
 
     def __post_init__(self) -> None:
+        def is_finite(value: Any) -> bool:
+            return not isinstance(value, float) or math.isfinite(value)
+
         def check(allowed: str, is_allowed: Callable[[Any], bool], *names: str) -> None:
             for name in names:
                 value = getattr(self, name)
-                if value is not None and not is_allowed(value):
+                if value is not None and not (is_finite(value) and is_allowed(value)):
                     raise ConfigError(f"algorithm.{name} must be {allowed}, got {value}")
 
         check(">= 1", lambda x: x >= 1, "rollout", "batch_size", "epochs", "minibatch_size")
@@ -101,11 +105,6 @@ class PPOConfig:
         check("sizes >= 1", lambda sizes: all(n >= 1 for n in sizes), "hidden")
         multiple = f"a multiple of algorithm.rollout ({self.rollout})"
         check(multiple, lambda x: x % self.rollout == 0, "batch_size")
-
-    @property
-    def algorithm(self) -> str:
-        """Name in the catalogue."""
-        return "ppo"
 
     def policy_outputs(self, agent: AgentSpec) -> Spec:
         """Action, its log-probability and the state value."""

@@ -20,9 +20,11 @@ from srl.core.spec import Field, Spec
 
 @dataclass(frozen=True)
 class Discrete:
-    """One choice of `n`; an action is `[] int64`."""
+    """One choice of `n`; an action is `[] int64`, counted from 0."""
 
     n: int
+    start: int = 0
+    """What the env itself counts from."""
 
     @property
     def field(self) -> Field:
@@ -32,9 +34,13 @@ class Discrete:
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several independent choices; an action is `[len(nvec)] int64`."""
+    """Several independent choices; an action is `[len(nvec)] int64`, counted from 0."""
 
     nvec: tuple[int, ...]
+    start: tuple[int, ...] = ()
+    """What the env itself counts from; empty: 0."""
+    shape: tuple[int, ...] = ()
+    """Shape of the env's own actions; empty: flat."""
 
     @property
     def field(self) -> Field:
@@ -70,6 +76,10 @@ class Observation:
     dtype: str
     categories: tuple[int, ...] = ()
     """For categorical values, the number of values of each element, flattened; else empty."""
+    path: tuple[str | int, ...] = ()
+    """Keys that lead to it in what the env itself returns."""
+    start: tuple[int, ...] = ()
+    """What the env itself counts categorical values from, flattened; empty: 0."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ graph of workers and streams.
 """
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -17,7 +18,7 @@ AlgorithmT = TypeVar("AlgorithmT", bound=AlgorithmConfig)
 
 def check_at_least(option: str, value: float, lowest: float) -> None:
     """Raise ConfigError where a number is below what makes sense."""
-    if value < lowest:
+    if not (math.isfinite(value) and value >= lowest):
         raise ConfigError(f"{option} must be at least {lowest}, got {value}")
 
 
@@ -129,6 +130,20 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """The final evaluation, with the most likely actions."""
+
+    episodes: int = 100
+    """Episodes to play, the same number in each of up to 20 envs; 0 for no evaluation."""
+    seconds: float = 300.0
+    """Give up after this long: the return is then not known."""
+
+    def __post_init__(self) -> None:
+        check_at_least("evaluation.episodes", self.episodes, 0)
+        check_at_least("evaluation.seconds", self.seconds, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Route:
     """Which agents use which policy; the first pattern that matches an agent's name wins."""
 
@@ -156,12 +171,15 @@ class Experiment(Generic[AlgorithmT]):
     """When to stop; the first that is reached ends the run."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints during the run (there is always one at its end)."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """The final evaluation, with the most likely actions."""
     routes: tuple[Route, ...] = (Route(),)
     """Which agents use which policy."""
     launcher: Literal["inline", "local"] = "local"
     """Where the workers run: all in this process, or each in one of its own on this host."""
     inference: Substrate = "auto"
-    """Where actions are computed: inline (in the actor) or shm (policy workers)."""
+    """Where actions are computed: inline (in the actor) or shm (policy workers); auto: shm where
+    policies.count or policies.device ask for policy workers."""
     samples: Substrate = "auto"
     """How blocks travel: inline (one process) or shm (shared memory)."""
     max_staleness: int = 1
@@ -186,6 +204,13 @@ class Experiment(Generic[AlgorithmT]):
                 "launcher inline runs in one process, so inference and samples must be inline "
                 "(or auto); use --launcher local for shm"
             )
+        if self.inference_substrate == "inline" and self.policies != PoliciesConfig():
+            raise ConfigError(
+                "policies.count and policies.device are of policy workers, and with inline "
+                "inference there are none: use --launcher local --inference shm"
+            )
+        if self.launcher == "local" and len(self.routes) > 1:
+            raise ConfigError("several policies run with --launcher inline only in this version")
         if self.launcher == "local" and self.samples == "inline":
             raise ConfigError(
                 "launcher local runs workers in processes of their own, so samples cannot be "
@@ -194,10 +219,12 @@ class Experiment(Generic[AlgorithmT]):
 
     @property
     def inference_substrate(self) -> str:
-        """What `auto` means: in the actor, unless policy workers compute on another device."""
+        """What `auto` means: in the actor, unless policy workers are asked for."""
         if self.inference != "auto":
             return self.inference
-        return "inline" if self.policies.device == "cpu" else "shm"
+        if self.launcher == "inline" or (self.policies.count, self.policies.device) == (1, "cpu"):
+            return "inline"
+        return "shm"
 
     @property
     def samples_substrate(self) -> str:

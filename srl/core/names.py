@@ -34,6 +34,12 @@ def load_object(reference: str) -> Any:
     return found
 
 
+def absolute_reference(reference: str) -> str:
+    """`file.py:Object` with the whole path of the file; any other name as it is."""
+    where, colon, name = reference.rpartition(":")
+    return f"{Path(where).resolve()}:{name}" if colon and where.endswith(".py") else reference
+
+
 def nearest(name: str, known: list[str]) -> str:
     """A hint to append to an error: the known name most like `name`; empty where none is."""
     close = get_close_matches(name, known, n=1)

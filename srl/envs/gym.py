@@ -95,7 +95,7 @@ class GymEnv:
         try:
             for e in range(self.spec.num_envs):
                 self._begin(e, rows)
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise self._error(e, f"failed in reset: {_told(error)}") from error
         self._check_finite(rows)
         out[0].first.fill(True)
@@ -136,7 +136,7 @@ class GymEnv:
                     outcome[0].terminated[e] = terminated
                     outcome[0].truncated[e] = truncated
                     valid[e] = False
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             where = "reset" if ended[e] else "step"
             raise self._error(e, f"failed in {where}: {_told(error)}") from error
         self._check_finite(rows)
@@ -310,7 +310,8 @@ def _leaves_of(name: str, path: tuple[Any, ...], space: spaces.Space) -> Iterato
         stored = "int64"
     else:
         stored = "float32" if dtype == np.float64 else dtype.name
-    observation = Observation(name, shape, stored, categories)
+    counted_from = () if start is None else tuple(int(n) for n in np.ravel(start))
+    observation = Observation(name, shape, stored, categories, path, counted_from)
     yield Leaf(observation, path, space, shape, dtype, start, dtype.kind == "f")
 
 
@@ -318,10 +319,14 @@ def _action_of(space: spaces.Space) -> tuple[ActionSpace, Callable[[np.ndarray],
     """The action space, and what turns a row's actions `[N, *shape]` into the env's own."""
     if isinstance(space, spaces.Discrete):
         start, dtype = space.start, space.dtype
-        return Discrete(int(space.n)), lambda taken: list((taken + start).astype(dtype))
+        return Discrete(int(space.n), int(start)), lambda taken: list((taken + start).astype(dtype))
     if isinstance(space, spaces.MultiDiscrete):
         offset, shape, dtype = space.start, space.nvec.shape, space.dtype
-        action = MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
+        action = MultiDiscrete(
+            tuple(int(n) for n in space.nvec.flat),
+            tuple(int(n) for n in offset.flat),
+            tuple(int(n) for n in shape),
+        )
         return action, lambda taken: list((taken.reshape(-1, *shape) + offset).astype(dtype))
     if isinstance(space, spaces.Box):
         low, high, dtype = space.low, space.high, space.dtype
@@ -346,21 +351,21 @@ def _make_registered(request: EnvRequest) -> gymnasium.Env:
     except gymnasium.error.UnregisteredEnv as error:
         hint = nearest(name, list(gymnasium.registry))
         raise ConfigError(f"Gymnasium knows no env {name!r}{hint} ({error})") from error
-    except Exception as error:  # user code may raise anything
+    except (Exception, SystemExit) as error:  # user code may raise anything
         raise _not_built(request, error) from error
 
 
 def _make_own(make: Callable[..., gymnasium.Env], request: EnvRequest) -> gymnasium.Env:
     try:
         env = make(**request.options)
-    except Exception as error:  # user code may raise anything
+    except (Exception, SystemExit) as error:  # user code may raise anything
         raise _not_built(request, error) from error
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(f"env {request.name!r} is {_described(env)}, not a gymnasium.Env")
     return env
 
 
-def _not_built(request: EnvRequest, error: Exception) -> ConfigError:
+def _not_built(request: EnvRequest, error: BaseException) -> ConfigError:
     return ConfigError(
         f"env {request.name!r} cannot be built with the options {dict(request.options)}: {error!r}"
     )
@@ -376,11 +381,17 @@ def _register_atari() -> None:
 
 def _wrapped(env: gymnasium.Env, wrappers: list[Any]) -> gymnasium.Env:
     for wrapper in wrappers:
-        env = wrapper(env)
+        try:
+            env = wrapper(env)
+        except (Exception, SystemExit) as error:
+            raise ConfigError(
+                f"the wrapper {wrapper} cannot be put around the env: {error!r}; wrappers are "
+                "called with the env alone, so wrap one that needs more in a function of your own"
+            ) from error
     return env
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return str(error) if isinstance(error, EnvError) else repr(error)
 
 

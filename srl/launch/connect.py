@@ -217,15 +217,14 @@ def inline_inference(
 
 def worker_seed(plan: Plan, kind: str, index: int) -> int:
     """A seed of its own for every worker of a run."""
-    kinds = ("trainer", "policy", "actor", "evaluator")
-    sequence = np.random.SeedSequence((plan.experiment["seed"], kinds.index(kind), index))
-    return int(sequence.generate_state(1, np.uint32)[0] >> 1)
+    return plan.seed(("trainer", "policy", "actor").index(kind), index)
 
 
 def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
     from srl.workers.actor import Actor
 
-    actors, seed = plan.experiment["actors"], plan.experiment["seed"]
+    actors = plan.experiment["actors"]
+    seed = plan.seed() if plan.restarted_at else plan.experiment["seed"]
     per_group = actors["envs"] // actors["groups"]
     first_env = worker.index * actors["envs"]
     config = msgspec.convert(plan.experiment["env"], EnvConfig)

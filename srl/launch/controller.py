@@ -3,6 +3,8 @@
 It talks only to a launcher, and is the same for all of them.
 """
 
+import contextlib
+import os
 import signal
 import threading
 import time
@@ -11,6 +13,7 @@ from dataclasses import asdict, replace
 from types import FrameType
 from typing import Any, Protocol
 
+from srl.core.errors import SrlError
 from srl.core.experiment import Experiment
 from srl.launch.config import encode_experiment
 from srl.launch.evaluate import evaluate
@@ -21,14 +24,16 @@ from srl.launch.plan import Plan
 from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
 from srl.telemetry.progress import Progress
 from srl.telemetry.sinks import JsonLines, TensorBoard
-from srl.telemetry.view import View
+from srl.telemetry.view import Silent, View
 from srl.transport.control import Accounts, Failure, Message, Ready, Report, Stopped
 from srl.transport.slots import Ledger
+from srl.workers.run import failure_of
 
 _POLL_SECONDS = 0.1
 _READY_SECONDS = 120.0
 _STOP_SECONDS = 90.0
 _SILENT_SECONDS = 600.0
+_SHOW_EVALUATION_SECONDS = 5.0
 
 
 class Launcher(Protocol):
@@ -111,7 +116,9 @@ class Controller:
         self._ledger_before = Ledger()
         self._waiting_for = {worker.name for worker in plan.workers}
         self._heard: dict[str, float] = {}
+        self._status = "failed"
         self._reason = ""
+        self._eval_return: float | None = None
         self._contract: tuple[list[str], list[str]] = ([], [])
         self._started = time.monotonic()
         self._ended: float | None = None
@@ -128,29 +135,54 @@ class Controller:
 
     def run(self) -> dict[str, Any]:
         """Run to the end; returns the summary. Nothing is left behind, however it ends."""
+        self._status = "failed"
+        with Interrupts() as interrupts:
+            try:
+                self._train(interrupts)
+                if self._status == "completed" and self._experiment.evaluation.episodes:
+                    self._evaluate(interrupts)
+            except KeyboardInterrupt:
+                self._status, self._reason = "interrupted", "stopped by SIGINT, twice: at once"
+                raise
+            except OSError as error:  # the run folder: a full disk, a folder that went away
+                self._status, self._reason = "failed", f"{error}"
+                self._say(f"the run failed: {error}")
+            finally:
+                with contextlib.suppress(OSError):
+                    self._write_summary()
+        return self._summary()
+
+    def _train(self, interrupts: Interrupts) -> None:
+        """Run the workers; sets status and reason."""
         self._folder.write("config.json", encode_experiment(self._experiment))
-        self._write_summary("running", "")
         version = None if self._checkpoint is None else int(self._checkpoint.manifest["version"])
         rows = JsonLines(self._folder.metrics, up_to_version=version)
-        self._progress.catch_up(rows.last)
         board = TensorBoard(self._folder.path / "tb")
-        status = "failed"
         try:
-            with Interrupts() as interrupts:
-                status = self._run(interrupts, rows, board)
-        except KeyboardInterrupt:
-            status, self._reason = "interrupted", "Ctrl-C twice: ended at once"
+            self._progress.catch_up(rows.last)
+            self._status = "running"
+            self._write_summary()
+            for warning in self._plan.warnings():
+                self._say(f"note: {warning}")
+            if self._checkpoint is not None and (reason := self._stop_rule()) is not None:
+                self._reason = f"{reason} already: nothing was left to do"
+            else:
+                self._run(interrupts, rows, board)
+            if self._failure is not None:
+                self._status = "failed"
+            elif interrupts.is_set:
+                self._status, self._reason = "interrupted", self._interrupted(interrupts) or ""
+            else:
+                self._status = "completed"
+        except BaseException:
+            self._status = "failed"
             raise
         finally:
-            rows.close()
-            board.close()
-            self._write_summary(status, self._reason)
-        if status == "completed":
-            self._evaluate()
-            self._write_summary(status, self._reason)
-        return self._folder.read("summary.json")
+            with contextlib.suppress(OSError):
+                rows.close()
+                board.close()
 
-    def _run(self, interrupts: Interrupts, rows: JsonLines, board: TensorBoard) -> str:
+    def _run(self, interrupts: Interrupts, rows: JsonLines, board: TensorBoard) -> None:
         launcher = self._launch(interrupts)
         self._contract = launcher.contract()
         keep = self._experiment.checkpoint.keep
@@ -159,7 +191,7 @@ class Controller:
             save_at = time.monotonic() + self._experiment.checkpoint.seconds
             while not self._is_over(interrupts):
                 self._absorb(launcher.poll(_POLL_SECONDS), rows, board)
-                self._view.show(self._progress, self._seconds())
+                self._show()
                 if time.monotonic() >= save_at and self._progress.version and not self._failure:
                     save_at = time.monotonic() + self._experiment.checkpoint.seconds
                     launcher.save(self._manifest(), keep)
@@ -169,12 +201,13 @@ class Controller:
             deadline = time.monotonic() + _STOP_SECONDS
             while self._ledger is None and time.monotonic() < deadline:
                 self._absorb(launcher.poll(_POLL_SECONDS), rows, board)
+            if self._ledger is None:
+                words = f"did not stop within {_STOP_SECONDS:.0f} s and was ended"
+                self._on_failure(Failure("node-agent", words, ""))
+                self._reason = f"node-agent: {words}"
         finally:
             self._ended = time.monotonic()
             launcher.close()
-        if self._failure is not None:
-            return "failed"
-        return "interrupted" if interrupts.is_set else "completed"
 
     def _launch(self, interrupts: Interrupts) -> Launcher:
         path = self._folder.path
@@ -250,10 +283,10 @@ class Controller:
         path = self._folder.write_error(failure.worker.replace("/", "-")[:80], text)
         if self._failure is None:
             self._failure = failure
-            self._view.say(f"{failure.worker} failed: {failure.message}")
+            self._say(f"{failure.worker} failed: {failure.message}")
             if failure.traceback and not failure.is_user_error:
-                self._view.say(failure.traceback)
-            self._view.say(f"(kept in {path})")
+                self._say(failure.traceback)
+            self._say(f"(kept in {path})")
 
     def _write_row(self, row: Mapping[str, Any], rows: JsonLines, board: TensorBoard) -> None:
         seconds = self._seconds()
@@ -264,12 +297,55 @@ class Controller:
         rows.write(row, clock)
         board.write(row, clock)
 
-    def _evaluate(self) -> None:
-        self._view.say("evaluating 100 episodes")
-        checkpoint = read_checkpoint(latest_checkpoint(self._folder.checkpoints))
-        self._eval_return = evaluate(self._experiment, self._plan, checkpoint).mean
+    def _evaluate(self, interrupts: Interrupts) -> None:
+        """Play the last checkpoint; sets the return, or why there is none."""
+        wanted = self._experiment.evaluation
+        self._say(f"evaluating {wanted.episodes} episodes")
+        shown_at = time.monotonic() + _SHOW_EVALUATION_SECONDS
 
-    _eval_return: float | None = None
+        def on_step(played: int) -> bool:
+            nonlocal shown_at
+            if time.monotonic() >= shown_at:
+                shown_at = time.monotonic() + _SHOW_EVALUATION_SECONDS
+                self._say(f"evaluating: {played} of {wanted.episodes} episodes")
+            return not interrupts.is_set
+
+        try:
+            checkpoint = read_checkpoint(latest_checkpoint(self._folder.checkpoints))
+            result = evaluate(
+                self._experiment,
+                self._plan,
+                checkpoint,
+                episodes=wanted.episodes,
+                seconds=wanted.seconds,
+                on_step=on_step,
+            )
+        except SrlError as error:
+            self._on_failure(failure_of("evaluator-0", error))
+            self._status, self._reason = "failed", f"evaluator-0: {error}"
+            return
+        self._eval_return = result.mean
+        if interrupts.is_set:
+            during = f"{self._interrupted(interrupts)} during the final evaluation"
+            self._status, self._reason = "interrupted", during
+        elif not result.is_complete:
+            self._say(
+                f"the evaluation was given up after {wanted.seconds:g} s with "
+                f"{len(result.returns)} of {wanted.episodes} episodes: its return is not known "
+                "(--evaluation.seconds, --evaluation.episodes)"
+            )
+
+    def _say(self, text: str) -> None:
+        try:
+            self._view.say(text)
+        except OSError:  # nobody reads any more: the run goes on
+            self._view = Silent()
+
+    def _show(self) -> None:
+        try:
+            self._view.show(self._progress, self._seconds())
+        except OSError:
+            self._view = Silent()
 
     def _manifest(self) -> dict[str, Any]:
         restored, not_restored = self._contract
@@ -289,39 +365,38 @@ class Controller:
     def _seconds(self) -> float:
         return self._progress.seconds_before + self._seconds_now()
 
-    def _write_summary(self, status: str, reason: str) -> None:
+    def _write_summary(self) -> None:
+        self._folder.write("summary.json", self._summary())
+
+    def _summary(self) -> dict[str, Any]:
         progress, seconds = self._progress, self._seconds()
         ledger = self._ledger_before + (self._ledger or Ledger())
-        self._folder.write(
-            "summary.json",
-            {
-                "status": status,
-                "reason": reason,
-                "experiment": self._experiment.name,
-                "algorithm": type(self._experiment.algorithm)
-                .__name__.removesuffix("Config")
-                .lower(),
-                "launcher": self._experiment.launcher,
-                "seed": self._experiment.seed,
-                "seconds": seconds,
-                "env_steps": progress.total("env_steps"),
-                "agent_steps": progress.total("agent_steps"),
-                "env_steps_per_second": progress.total("env_steps") / max(seconds, 1e-9),
-                "train_samples": progress.total("train_samples"),
-                "version": progress.version,
-                "updates": progress.updates,
-                "episodes": progress.episodes,
-                "mean_return": progress.mean_return,
-                "eval_return": self._eval_return,
-                "staleness_mean": progress.staleness_mean,
-                "staleness_max": progress.staleness_max,
-                **{f"blocks_{name}": n for name, n in asdict(ledger).items()},
-                "blocks_rolled_back": 0,
-                "worker_restarts": 0,
-                "bottleneck": progress.bottleneck(),
-                "time_split": progress.splits(),
-            },
-        )
+        return {
+            "status": self._status,
+            "reason": self._reason,
+            "pid": os.getpid(),
+            "experiment": self._experiment.name,
+            "algorithm": type(self._experiment.algorithm).__name__.removesuffix("Config").lower(),
+            "launcher": self._experiment.launcher,
+            "seed": self._experiment.seed,
+            "seconds": seconds,
+            "env_steps": progress.total("env_steps"),
+            "agent_steps": progress.total("agent_steps"),
+            "env_steps_per_second": progress.total("env_steps") / max(seconds, 1e-9),
+            "train_samples": progress.train_samples,
+            "version": progress.version,
+            "updates": progress.updates,
+            "episodes": progress.episodes,
+            "mean_return": progress.mean_return,
+            "eval_return": self._eval_return,
+            "staleness_mean": progress.staleness_mean,
+            "staleness_max": progress.staleness_max,
+            **{f"blocks_{name}": n for name, n in asdict(ledger).items()},
+            "blocks_rolled_back": 0,
+            "worker_restarts": 0,
+            "bottleneck": progress.bottleneck(),
+            "time_split": progress.splits(),
+        }
 
 
 def _sum_ledgers(ledgers: Mapping[str, Mapping[str, int]]) -> Ledger:

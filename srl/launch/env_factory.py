@@ -24,10 +24,11 @@ def make_env(config: EnvConfig, seed: int, *, num_envs: int, first_env: int, set
         reseed=config.reseed,
         sets=sets,
     )
-    if ":" in config.name:
-        return _make_from_object(load_object(config.name), request)
     family, slash, name = config.name.partition("/")
-    if not slash or family not in catalog.ENVS:
+    is_known = bool(slash) and family in catalog.ENVS
+    if ":" in config.name and not is_known:
+        return _make_from_object(load_object(config.name), request)
+    if not is_known:
         known = [f"{family}/..." for family in catalog.ENVS]
         raise ConfigError(
             f"unknown env {config.name!r}{nearest(config.name, known)} Write FAMILY/NAME with a "

@@ -36,6 +36,7 @@ def explain(experiment: Experiment[Any]) -> str:
             f"  fields: {', '.join(layout.spec.names)}",
         ]
     lines += ["", "memory", *(f"  {n}: {b / 1e6:.3f} MB" for n, b in plan.arenas().items())]
+    lines += [f"  note: {warning}" for warning in plan.warnings()]
     stop = experiment.stop
     rules = {"env-steps": stop.env_steps, "seconds": stop.seconds, "return": stop.return_}
     shown = ", ".join(f"{name} {value:g}" for name, value in rules.items() if value is not None)

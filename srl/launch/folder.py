@@ -1,5 +1,6 @@
 """The run folder: everything a run leaves behind, and the only place it writes to."""
 
+import fcntl
 import json
 import os
 import time
@@ -15,6 +16,24 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock: int | None = None
+
+    def lock(self) -> None:
+        """Claim the folder for this process until it ends; raises ConfigError where it is taken."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            owner = self.read("summary.json").get("pid")
+            raise ConfigError(f"{self.path} is being run by process {owner}") from error
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        """Give the folder back."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     @classmethod
     def create(cls, path: Path) -> "RunFolder":
@@ -35,11 +54,11 @@ class RunFolder:
         return cls(path)
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
+    def open(cls, path: Path, *, to_write: bool = False) -> "RunFolder":
         """A folder that a run made; raises ConfigError where it is none."""
         if not (path / "config.json").is_file():
             raise ConfigError(f"{path} is not a run folder: it has no config.json")
-        if not os.access(path, os.W_OK):
+        if to_write and not os.access(path, os.W_OK):
             raise ConfigError(f"the run folder {path} cannot be written")
         return cls(path)
 

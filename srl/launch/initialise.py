@@ -38,7 +38,7 @@ def fresh_sections(experiment: Experiment[Any], plan: Plan, donor: Checkpoint) -
         )
         learner.policy.load_weights(load_policy(experiment, route, donor).weights())
         state = {f"learner.{name}": array for name, array in learner.save().items()}
-        sections[worker.name] = state | {"counters": np.zeros(2, np.int64)}
+        sections[worker.name] = state | {"counters": np.zeros(3, np.int64)}
     return sections
 
 

@@ -4,6 +4,7 @@ A debugger works, and the same seed gives the same bits: also after an interrupt
 checkpoint is cut between two rounds and holds every worker and every stream.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -57,10 +58,12 @@ class InlineLauncher:
             self._messages.append(Ready(worker.name, 0, 0.0, 0.0, has_torch=True))
 
     def poll(self, timeout_seconds: float) -> Sequence[Message]:
-        """Step all workers until a batch was learned (or the run was interrupted)."""
-        del timeout_seconds  # a round never waits
+        """Step all workers until a batch was learned, time is up or the run was interrupted."""
+        deadline = time.monotonic() + timeout_seconds
         while not self._messages and not self._is_interrupted():
             self._round()
+            if time.monotonic() >= deadline:
+                break
         messages, self._messages = self._messages, []
         return messages
 
@@ -94,7 +97,7 @@ class InlineLauncher:
         """What a checkpoint of this launcher brings back, and what it does not."""
         everything = "every worker, stream, counter and random state, blocks in flight included"
         restores = self._plan.env_restores
-        lost = restores.startswith("not restored")
+        lost = "not restored" in restores
         return [everything, *([] if lost else [f"envs: {restores}"])], (
             [f"envs: {restores}"] if lost else []
         )

@@ -24,16 +24,16 @@ class LocalLauncher:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
         self._folder = folder
-        self._sockets = _socket_folder()
         self._channel, theirs = channel_pair()
         with (folder / "logs" / "node-agent.log").open("ab") as file:
+            self._sockets = _socket_folder()
+            program = [sys.executable, "-P", "-m", "srl.launch.node_agent"]
             self._agent = subprocess.Popen(
-                [sys.executable, "-m", "srl.launch.node_agent", str(theirs.fileno())],
+                [*program, str(theirs.fileno()), str(self._sockets)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C in the terminal reaches the controller alone
             )
         theirs.close()
@@ -48,6 +48,7 @@ class LocalLauncher:
                 workers=[worker.name for worker in self._plan.workers],
                 log_folder=str(self._folder / "logs"),
                 socket_folder=str(self._sockets),
+                python_path=[path or os.getcwd() for path in sys.path],
                 threads=self._plan.experiment["threads"],
                 state=None if checkpoint is None else str(checkpoint.path),
             )

@@ -1,6 +1,6 @@
 """The node agent: one process a host that starts, watches and sweeps up that host's workers.
 
-    python -m srl.launch.node_agent CHANNEL_FD
+    python -m srl.launch.node_agent CHANNEL_FD SOCKET_FOLDER
 
 It owns the host's arenas (anonymous memory, handed to workers by descriptor) and its folder of
 sockets. When the controller is gone it ends its workers and itself.
@@ -35,7 +35,7 @@ from srl.transport.control import (
     Stopped,
     channel_pair,
 )
-from srl.transport.slots import Ledger, SlotTable
+from srl.transport.slots import SlotTable
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class NodeAgent:
         fds = [arena.fd for arena in self._arenas.values() if arena.fd is not None]
         with (Path(self._order.log_folder) / f"{name}.log").open("ab") as file:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "srl.workers.run", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "srl.workers.run", str(theirs.fileno())],
                 pass_fds=[*fds, theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -109,6 +109,7 @@ class NodeAgent:
                 worker=name,
                 arenas={n: (a.fd or 0, a.buffer.nbytes) for n, a in self._arenas.items()},
                 socket_folder=str(self._folder),
+                python_path=self._order.python_path,
                 incarnation=1,
                 state=self._order.state,
             )
@@ -125,7 +126,7 @@ class NodeAgent:
                     return message.save
                 if isinstance(message, Save):
                     for process in self._of_kind("trainer"):
-                        process.channel.send(self._with_ledger(message))
+                        process.channel.send(message)
             if self._controller.closed:
                 log.warning("the controller is gone: ending all workers")
                 return None
@@ -169,7 +170,7 @@ class NodeAgent:
     def _stop_workers(self, save: Save | None) -> None:
         for kind in _STOP_ORDER:
             processes = self._of_kind(kind)
-            order = Stop(self._with_ledger(save) if kind == "trainer" and save else None)
+            order = Stop(save if kind == "trainer" else None)
             for process in processes:
                 process.channel.send(order)
             saving = kind == "trainer" and save is not None
@@ -202,10 +203,6 @@ class NodeAgent:
             ledgers[route.policy] = asdict(table.ledger(consumer_lives=lives))
         return ledgers
 
-    def _with_ledger(self, save: Save) -> Save:
-        total = sum((Ledger(**ledger) for ledger in self._ledgers().values()), Ledger())
-        return msgspec.structs.replace(save, ledger=asdict(total))
-
     def _of_kind(self, kind: str) -> list[_Process]:
         return [process for process in self._processes if process.kind == kind]
 
@@ -228,7 +225,7 @@ def _worker_environment(threads: int) -> dict[str, str]:
 def _describe_exit(name: str, code: int) -> str:
     if code < 0:
         return f"{name} was killed by {signal.Signals(-code).name}"
-    return f"{name} exited with code {code} without a report"
+    return f"{name} exited with code {code} without a report (did env code end the process?)"
 
 
 def _tail(path: Path) -> str:
@@ -247,9 +244,10 @@ def main() -> int:
     poller.register(controller.fileno(), zmq.POLLIN)
     while not controller.closed:
         poller.poll(_POLL_MILLISECONDS)
-        for message in controller.recv_all():
-            if isinstance(message, StartNode):
-                return _run(controller, message)
+        order = controller.recv_first(StartNode)
+        if order is not None:
+            return _run(controller, order)
+    shutil.rmtree(sys.argv[2], ignore_errors=True)
     return 1
 
 

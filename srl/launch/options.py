@@ -71,7 +71,7 @@ def check_names(experiment: Experiment[Any], arguments: Sequence[str]) -> None:
             continue
         name = argument[2:].partition("=")[0].replace("_", "-").rstrip("-")
         if name not in known:
-            close = get_close_matches(name, known, n=1, cutoff=0.4)
+            close = get_close_matches(name, known, n=1, cutoff=0.6)
             hint = f": did you mean --{close[0]}?" if close else ""
             raise ConfigError(
                 f"unknown option --{name}{hint} (srl train {experiment.name} --help lists them)"

@@ -86,6 +86,8 @@ class Plan(msgspec.Struct, frozen=True):
     routes: tuple[RoutePlan, ...]
     workers: tuple[WorkerPlan, ...]
     env_restores: str
+    restarted_at: int = 0
+    """Version at which actors begin anew in a resumed run: they then draw other numbers."""
 
     def route(self, policy: str) -> RoutePlan:
         """The route of a policy."""
@@ -116,6 +118,23 @@ class Plan(msgspec.Struct, frozen=True):
                 for index in range(self.experiment["policies"]["count"]):
                     arenas[f"replies/{policy}/{index}"] = self.replies(route).nbytes
         return arenas
+
+    def warnings(self) -> list[str]:
+        """What will run, but not as it was probably meant."""
+        groups = self.experiment["actors"]["count"] * self.experiment["actors"]["groups"]
+        ahead = self.experiment["max_staleness"] + 1
+        return [
+            f"at most (max-staleness + 1) x {route.batch} = {ahead * route.batch} blocks may be "
+            f"under way, fewer than there are groups ({groups}): some of them will always wait; "
+            "use a larger --algorithm.batch-size, or fewer actors or groups"
+            for route in self.routes
+            if ahead * route.batch < groups
+        ]
+
+    def seed(self, *numbers: int) -> int:
+        """A seed of its own for every use of these numbers in a run, and in each resume of it."""
+        entropy = (self.experiment["seed"], self.restarted_at, *numbers)
+        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0] >> 1)
 
     def edges(self) -> list[str]:
         """The graph in words: source, stream, sink."""
@@ -223,19 +242,21 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
     )
 
 
-def _plan_workers(experiment: Experiment[Any], policies: Sequence[str]) -> list[WorkerPlan]:
-    def name(kind: str, policy: str, index: int) -> str:
-        return f"{kind}-{index}" if policy in ("", "main") else f"{kind}-{policy}-{index}"
+def worker_name(kind: str, policy: str, index: int) -> str:
+    """A worker's name in messages, files and checkpoints."""
+    return f"{kind}-{index}" if policy in ("", "main") else f"{kind}-{policy}-{index}"
 
-    workers = [WorkerPlan(name("trainer", p, 0), "trainer", 0, p) for p in policies]
+
+def _plan_workers(experiment: Experiment[Any], policies: Sequence[str]) -> list[WorkerPlan]:
+    workers = [WorkerPlan(worker_name("trainer", p, 0), "trainer", 0, p) for p in policies]
     if experiment.inference_substrate != "inline":
         for policy in policies:
             workers += [
-                WorkerPlan(name("policy", policy, i), "policy", i, policy)
+                WorkerPlan(worker_name("policy", policy, i), "policy", i, policy)
                 for i in range(experiment.policies.count)
             ]
     workers += [
-        WorkerPlan(name("actor", "", i), "actor", i) for i in range(experiment.actors.count)
+        WorkerPlan(worker_name("actor", "", i), "actor", i) for i in range(experiment.actors.count)
     ]
     return workers
 

@@ -100,12 +100,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if len(data) != manifest.get("bytes"):
         raise CheckpointError(
             f"{path / _STATE} is truncated: {len(data)} bytes of {manifest.get('bytes')}; "
-            "use an older checkpoint beside it"
+            "remove its folder to go on from the checkpoint before it"
         )
     if hashlib.sha256(data).hexdigest() != manifest.get("sha256"):
         raise CheckpointError(
             f"{path / _STATE} is corrupted: its checksum is not the one in {_MANIFEST}; "
-            "use an older checkpoint beside it"
+            "remove its folder to go on from the checkpoint before it"
         )
     try:
         flat = safetensors.numpy.load(data)

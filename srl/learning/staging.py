@@ -73,6 +73,11 @@ class Staging:
             self._consumer.recv(0)  # still greets producers that join meanwhile
         self._deal()
 
+    @property
+    def has_full(self) -> bool:
+        """Whether a batch is full."""
+        return bool(self._ready)
+
     def pop(self) -> Batch | None:
         """A full batch, or None; its blocks now count as consumed."""
         if not self._ready:
@@ -245,7 +250,9 @@ class StagingThread:
                 self._poke.clear()
                 with self._lock:
                     self._staging.pump()
-                self.full.set()
+                    is_full = self._staging.has_full
+                if is_full:
+                    self.full.set()
         except Exception as error:  # noqa: BLE001 - handed to the learner's thread by `pop`
             self._error = error
             self.full.set()

@@ -51,6 +51,8 @@ class Gate:
         )
         producers = range(len(self.limits))
         for _ in range(allowed - self.base - sum(self.limits)):
-            fewest = min(producers, key=lambda p: (self.limits[p] - self.delivered[p], p))
+            fewest = min(
+                producers, key=lambda p: (self.limits[p] - self.delivered[p], self.limits[p])
+            )
             self.limits[fewest] += 1
         return self.limits

@@ -44,6 +44,12 @@ class Episodes:
         self._length[lanes] = 0
         return finished
 
+    def start_over(self) -> None:
+        """The episodes under way are lost: count the next ones from their beginning."""
+        self.episode += 1
+        for account in (self.step, self._return, self._length):
+            account.fill(0)
+
     def save(self) -> Arrays:
         """Everything, copied."""
         return {

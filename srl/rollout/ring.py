@@ -125,5 +125,6 @@ class Group:
             if lanes.grant is not None:
                 lanes.ends.producer.abandon(lanes.grant)
                 lanes.grant = None
+            lanes.episodes.start_over()
         self.parked, self.unanswered = True, 0
         self.reset()

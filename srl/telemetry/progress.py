@@ -8,7 +8,7 @@ from srl.core.telemetry import Episode
 from srl.telemetry.bottleneck import name_bottleneck
 
 _WINDOW = 100
-_TOTALS = ("env_steps", "agent_steps", "train_samples")
+_TOTALS = ("env_steps", "agent_steps")
 
 
 class Progress:
@@ -20,6 +20,7 @@ class Progress:
         self.seconds_before = 0.0
         self.version = 0
         self.updates = 0
+        self.train_samples = 0
         self.episodes = 0
         self.staleness_sum = 0.0
         self.staleness_count = 0
@@ -50,6 +51,7 @@ class Progress:
         """Take in one learned batch; returns its row for the metrics file."""
         self.version = int(update["version"])
         self.updates = int(update["updates"])
+        self.train_samples = int(update["train_samples_total"])
         self.last_update = dict(update)
         blocks = int(update["blocks"])
         self.staleness_sum += update["staleness_mean"] * blocks
@@ -59,6 +61,7 @@ class Progress:
             "version": self.version,
             "updates": self.updates,
             "env_steps": self.total("env_steps"),
+            "agent_steps": self.total("agent_steps"),
             "episodes": self.episodes,
             "mean_return": self.mean_return,
             "mean_length": _mean(self.lengths),
@@ -99,6 +102,7 @@ class Progress:
             "totals": {name: self.total(name) for name in _TOTALS},
             "version": self.version,
             "updates": self.updates,
+            "train_samples": self.train_samples,
             "episodes": self.episodes,
             "staleness": [self.staleness_sum, self.staleness_count, self.staleness_max],
             "returns": list(self.returns),
@@ -110,6 +114,7 @@ class Progress:
         self.base = {name: int(data["totals"][name]) for name in _TOTALS}
         self.version = int(data["version"])
         self.updates = int(data["updates"])
+        self.train_samples = int(data["train_samples"])
         self.episodes = int(data["episodes"])
         self.staleness_sum, count, highest = data["staleness"]
         self.staleness_count, self.staleness_max = int(count), int(highest)
@@ -122,7 +127,9 @@ class Progress:
         A trainer's checkpoint is cut a moment after the controller's account of it.
         """
         if row:
-            self.base["env_steps"] = max(self.base["env_steps"], int(row["env_steps"]))
+            for name in _TOTALS:
+                self.base[name] = max(self.base[name], int(row[name]))
+            self.train_samples = max(self.train_samples, int(row["train_samples_total"]))
             self.episodes = max(self.episodes, int(row["episodes"]))
             self.version = max(self.version, int(row["version"]))
             self.updates = max(self.updates, int(row["updates"]))

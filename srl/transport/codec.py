@@ -28,11 +28,11 @@ class Kind(IntEnum):
     """What a message is; its four numbers follow in the comment."""
 
     HELLO = 1  # client to server; frame 1 is the Spec's JSON
-    WELCOME = 2  # server to client: the Specs agree; a: server's incarnation
+    WELCOME = 2  # server to client: the Specs agree
     REFUSED = 3  # server to client; frame 1 says why, naming the field
     REQUEST = 4  # a: slot, b: row, c: group, d: lowest version the answer may have
     REPLY = 5  # sequence of the request; a: version, c: group
-    BLOCK = 6  # a: slot, b: generation, c: lowest version of its rows
+    BLOCK = 6  # a: slot, b: generation
     CREDIT = 7  # a: blocks the producer may ever have started, b: lowest version of new rows
     ABANDON = 8  # a: blocks this producer started and will never send, in all
     GOODBYE = 9  # the sender leaves and expects nothing more

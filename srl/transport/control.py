@@ -6,6 +6,7 @@ Framed msgpack, decoded by type: nothing is ever executed.
 import contextlib
 import socket
 import struct
+from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +25,8 @@ class Configure(msgspec.Struct, tag=True):
     arenas: dict[str, tuple[int, int]]
     """Name to (descriptor, bytes)."""
     socket_folder: str
+    python_path: list[str]
+    """Where the user's modules are, beside what Python finds by itself."""
     incarnation: int
     state: str | None = None
     """Checkpoint to go on from."""
@@ -37,6 +40,7 @@ class StartNode(msgspec.Struct, tag=True):
     workers: list[str]
     log_folder: str
     socket_folder: str
+    python_path: list[str]
     threads: int
     state: str | None = None
 
@@ -53,8 +57,6 @@ class Save(msgspec.Struct, tag=True):
     folder: str
     manifest: bytes
     keep: int
-    ledger: dict[str, int] = {}
-    """Filled in by the node agent, who has the arenas."""
 
 
 class Saved(msgspec.Struct, tag=True):
@@ -111,6 +113,9 @@ Message = (
 )
 
 
+MessageT = TypeVar("MessageT")
+
+
 class Channel:
     """One end of a socket pair that carries messages both ways."""
 
@@ -119,6 +124,7 @@ class Channel:
         self._buffer = bytearray()
         self._decoder = msgspec.msgpack.Decoder(Message)
         self._encoder = msgspec.msgpack.Encoder()
+        self._unread: list[Message] = []
         self.closed = False
         """The other end is gone."""
 
@@ -144,6 +150,7 @@ class Channel:
 
     def recv_all(self) -> list[Message]:
         """Every message that is here now; sets `closed` at the end of the stream."""
+        unread, self._unread = self._unread, []
         self._socket.settimeout(0)
         while not self.closed:
             try:
@@ -156,7 +163,16 @@ class Channel:
             if not data:
                 self.closed = True
             self._buffer += data
-        return self._parse()
+        return unread + self._parse()
+
+    def recv_first(self, kind: type[MessageT]) -> MessageT | None:
+        """The first message of a kind, if it is here; what came after it is kept for later."""
+        messages = self.recv_all()
+        for index, message in enumerate(messages):
+            if isinstance(message, kind):
+                self._unread = messages[index + 1 :]
+                return message
+        return None
 
     def close(self) -> None:
         """Close this end; the other sees the end of the stream."""

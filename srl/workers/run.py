@@ -15,10 +15,13 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import zmq
 
 from srl.core.errors import SrlError
@@ -37,6 +40,7 @@ from srl.transport.control import (
     Saved,
     Stop,
 )
+from srl.transport.slots import Ledger, SlotTable
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +58,16 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     channel = Channel.from_fd(int(sys.argv[1]))
     configure = _wait_for_configure(channel)
+    sys.path += [path for path in configure.python_path if path not in sys.path]
+    plan = msgspec.json.decode(configure.plan, type=Plan)
     try:
-        worker = _build(configure)
+        arenas = {name: Arena.attach(fd, size) for name, (fd, size) in configure.arenas.items()}
+        buffers = {name: arena.buffer for name, arena in arenas.items()}
+        worker = _build(configure, plan, buffers)
         try:
-            _loop(worker, channel)
+            _loop(worker, channel, lambda: _ledger(plan, configure.worker, buffers))
         finally:
+            channel.send(report_of(worker))
             worker.close()
     except Exception as error:  # noqa: BLE001 - the one place that reports a worker's error
         traceback.print_exc()
@@ -94,21 +103,18 @@ def _wait_for_configure(channel: Channel) -> Configure:
     poller.register(channel.fileno(), zmq.POLLIN)
     while time.monotonic() < deadline and not channel.closed:
         poller.poll(_WAIT_MILLISECONDS)
-        for message in channel.recv_all():
-            if isinstance(message, Configure):
-                return message
+        configure = channel.recv_first(Configure)
+        if configure is not None:
+            return configure
     sys.exit("the node agent sent no configuration")
 
 
-def _build(configure: Configure) -> Worker:
-    plan = msgspec.json.decode(configure.plan, type=Plan)
+def _build(configure: Configure, plan: Plan, buffers: dict[str, np.ndarray]) -> Worker:
     kind = plan.worker(configure.worker).kind
     if kind != "actor" or plan.inference == "inline":
         import torch
 
         torch.set_num_threads(plan.experiment["threads"])
-    arenas = {name: Arena.attach(fd, size) for name, (fd, size) in configure.arenas.items()}
-    buffers = {name: arena.buffer for name, arena in arenas.items()}
     connector = ShmConnector(plan, buffers, configure.socket_folder, configure.incarnation)
     worker = build_worker(plan, configure.worker, connector)
     if configure.state is not None and kind == "trainer":
@@ -118,7 +124,15 @@ def _build(configure: Configure) -> Worker:
     return worker
 
 
-def _loop(worker: Worker, channel: Channel) -> None:
+def _ledger(plan: Plan, worker: str, buffers: dict[str, np.ndarray]) -> Ledger:
+    """What has become of the blocks of a trainer's stream, at this moment."""
+    route = plan.route(plan.worker(worker).policy)
+    num_actors = plan.experiment["actors"]["count"]
+    table = SlotTable(buffers[f"samples/{route.policy}"], num_actors, route.slots)
+    return table.ledger(consumer_lives=True)
+
+
+def _loop(worker: Worker, channel: Channel, ledger: Callable[[], Ledger]) -> None:
     worker.open()
     channel.send(_ready(worker))
     poller = zmq.Poller()
@@ -132,31 +146,32 @@ def _loop(worker: Worker, channel: Channel) -> None:
         if now >= report_at:
             report_at = now + _REPORT_SECONDS
             channel.send(report_of(worker))
-            if _is_over(worker, channel):
+            if _is_over(worker, channel, ledger):
                 break
         if not moved:
             with worker.telemetry.time(worker.waiting):
-                poller.poll(_WAIT_MILLISECONDS)
-    channel.send(report_of(worker))
+                ready = dict(poller.poll(_WAIT_MILLISECONDS))
+            if channel.fileno() in ready:
+                report_at = 0.0
 
 
-def _is_over(worker: Worker, channel: Channel) -> bool:
+def _is_over(worker: Worker, channel: Channel, ledger: Callable[[], Ledger]) -> bool:
     """Do what the agent asks for; True when that is to stop, or when it is gone."""
     messages: list[Message] = channel.recv_all()
     for message in messages:
         if isinstance(message, Save):
-            _save(worker, channel, message)
+            _save(worker, channel, message, ledger())
         elif isinstance(message, Stop):
             if message.save is not None:
-                _save(worker, channel, message.save)
+                _save(worker, channel, message.save, ledger())
             return True
     return channel.closed
 
 
-def _save(worker: Worker, channel: Channel, order: Save) -> None:
+def _save(worker: Worker, channel: Channel, order: Save, ledger: Ledger) -> None:
     from srl.learning.checkpoint import write_checkpoint
 
-    manifest: dict[str, Any] = {**msgspec.json.decode(order.manifest), "ledger": order.ledger}
+    manifest: dict[str, Any] = {**msgspec.json.decode(order.manifest), "ledger": asdict(ledger)}
     channel.send(report_of(worker))
     path = write_checkpoint(
         Path(order.folder),

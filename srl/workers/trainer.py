@@ -1,5 +1,6 @@
 """The trainer: turns blocks into new versions of the weights."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from srl.core.algorithm import Learner
 from srl.core.arrays import Arrays, subset
+from srl.core.errors import WorkerError
 from srl.core.streams import ParameterPublisher
 from srl.core.telemetry import Telemetry
 from srl.learning.staging import Batch, Staging, StagingThread
@@ -43,6 +45,7 @@ class Trainer:
         self._publisher = publisher
         self._total_env_steps = total_env_steps
         self._env_steps = 0
+        self._train_samples = 0
 
     def open(self) -> None:
         """Publish the first version, then let blocks come."""
@@ -59,6 +62,7 @@ class Trainer:
             return False
         with self.telemetry.time("learn"):
             metrics = self._learner.learn(batch.arrays, self._progress())
+        self._check_finite(metrics)
         staleness = [self.version - oldest for oldest in batch.oldest_rows]
         self.version += 1
         self._env_steps += batch.env_steps
@@ -79,7 +83,7 @@ class Trainer:
     def save(self) -> Arrays:
         """Learner, counters and — where staging is not a thread — what is staged."""
         state = {f"learner.{k}": v for k, v in self._learner.save().items()}
-        state["counters"] = np.array([self.version, self._env_steps], np.int64)
+        state["counters"] = np.array([self.version, self._env_steps, self._train_samples], np.int64)
         if self._thread is None:
             state |= {f"staging.{k}": v for k, v in self._staging.save().items()}
         return state
@@ -87,16 +91,21 @@ class Trainer:
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `save` returned; what was staged comes back only without a thread."""
         self._learner.load(subset(state, "learner."))
-        self.version, self._env_steps = (int(n) for n in state["counters"])
+        self.version, self._env_steps, self._train_samples = (int(n) for n in state["counters"])
         staged = subset(state, "staging.")
         if self._thread is None and staged:
             self._staging.load(staged, self.version)
         else:
             self._staging.rebase(self.version)
 
-    def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Begin a fresh run from another run's weights."""
-        self._learner.policy.load_weights(weights)
+    def _check_finite(self, metrics: Mapping[str, float]) -> None:
+        """Weights that have become NaN are not published, and not saved over good ones."""
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise WorkerError(
+                    f"learning has diverged: {name} is {value} after version {self.version}; "
+                    "lower --algorithm.learning-rate, or resume from a checkpoint before it"
+                )
 
     def _publish(self) -> None:
         with self.telemetry.time("publish"):
@@ -108,13 +117,14 @@ class Trainer:
         return min(1.0, self._env_steps / self._total_env_steps)
 
     def _report(self, batch: Batch, metrics: Mapping[str, float], staleness: list[int]) -> None:
-        self.telemetry.counters["train_samples"] += int(metrics["train_samples"])
+        self._train_samples += int(metrics["train_samples"])
         self.telemetry.updates.append(
             {
                 **metrics,
                 "version": self.version,
                 "updates": self._learner.updates,
                 "consumed_env_steps": self._env_steps,
+                "train_samples_total": self._train_samples,
                 "blocks": batch.num_blocks,
                 "staleness_mean": float(np.mean(staleness)),
                 "staleness_max": max(staleness),

@@ -152,17 +152,17 @@ def test_env_seeded_at_start_keeps_the_contract():
 
 def test_dict_space_becomes_dotted_fields_of_native_dtype():
     assert agent_of(own(Sampler, space=DICT)).observations == (
-        Observation("obs.body.speed", (), "float32"),
-        Observation("obs.camera", (2, 2, 1), "uint8"),
-        Observation("obs.gear", (), "int64", (3,)),
+        Observation("obs.body.speed", (), "float32", path=("body", "speed")),
+        Observation("obs.camera", (2, 2, 1), "uint8", path=("camera",)),
+        Observation("obs.gear", (), "int64", (3,), ("gear",), (-1,)),
     )
 
 
 def test_tuple_space_becomes_numbered_fields_with_categories():
     assert agent_of(own(Sampler, space=TUPLE)).observations == (
-        Observation("obs.0", (2,), "int64", (3, 4)),
-        Observation("obs.1", (2,), "int8"),
-        Observation("obs.2", (), "int64", (2,)),
+        Observation("obs.0", (2,), "int64", (3, 4), (0,), (1, 0)),
+        Observation("obs.1", (2,), "int8", path=(1,)),
+        Observation("obs.2", (), "int64", (2,), (2,), (0,)),
     )
 
 
@@ -188,14 +188,14 @@ def played_actions(space, actions):
 
 def test_discrete_action_gets_the_start_of_its_space():
     action, taken = played_actions(spaces.Discrete(3, start=-1), [0, 2])
-    assert action == Discrete(3)
+    assert action == Discrete(3, start=-1)
     assert taken == [-1, 1]
 
 
 def test_multi_discrete_action_gets_start_shape_and_dtype_of_its_space():
     space = spaces.MultiDiscrete([[2, 3]], start=[[5, 0]], dtype=np.int32)
     action, taken = played_actions(space, [[1, 2]])
-    assert action == MultiDiscrete((2, 3))
+    assert action == MultiDiscrete((2, 3), (5, 0), (1, 2))
     assert taken[0].tolist() == [[6, 2]]
     assert space.contains(taken[0])
 

@@ -41,7 +41,7 @@ def test_plan_of_two_routes_gives_each_policy_its_own_streams():
     env = EnvConfig(name="toy/identity", options='{"agents": 3}')
     routes = (Route(agents="agent_0", policy="one"), Route(agents="*", policy="two"))
     algorithm = PPOConfig(rollout=8, batch_size=128, minibatch_size=32)
-    plan = make_plan(experiment(env=env, routes=routes, algorithm=algorithm))
+    plan = make_plan(experiment(env=env, routes=routes, algorithm=algorithm, launcher="inline"))
     assert [r.agents for r in plan.routes] == [(0,), (1, 2)]
     assert [r.lanes for r in plan.routes] == [2, 4]
     assert [w.name for w in plan.of_kind("trainer")] == ["trainer-one-0", "trainer-two-0"]
@@ -74,6 +74,6 @@ def test_plan_refuses_what_the_host_cannot_hold(monkeypatch):
 def test_experiment_survives_its_json_form():
     import json
 
-    before = experiment(seed=7, routes=(Route(agents="a*", policy="p"),))
+    before = experiment(seed=7, routes=(Route(agents="a*", policy="p"),), launcher="inline")
     after = decode_experiment(json.loads(json.dumps(encode_experiment(before))))
     assert after == before

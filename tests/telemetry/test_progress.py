@@ -8,6 +8,7 @@ UPDATE = {
     "blocks": 2,
     "staleness_mean": 0.5,
     "staleness_max": 1,
+    "train_samples_total": 64,
     "policy_loss": 0.25,
 }
 
@@ -33,7 +34,7 @@ def test_progress_weighs_staleness_by_blocks():
 
 def test_progress_goes_on_from_its_plain_form():
     before = Progress()
-    before.on_report("actor-0", {"env_steps": 5, "train_samples": 3}, {}, [(1.5, 3)])
+    before.on_report("actor-0", {"env_steps": 5, "agent_steps": 3}, {}, [(1.5, 3)])
     before.on_update(UPDATE)
     after = Progress()
     after.load(json.loads(json.dumps(before.to_dict())))
@@ -42,7 +43,15 @@ def test_progress_goes_on_from_its_plain_form():
 
 def test_progress_catches_up_with_a_later_row_and_never_goes_back():
     progress = Progress()
-    row = {"env_steps": 50, "episodes": 2, "version": 3, "updates": 9, "time": {"seconds": 4.0}}
+    row = {
+        "env_steps": 50,
+        "agent_steps": 50,
+        "train_samples_total": 9,
+        "episodes": 2,
+        "version": 3,
+        "updates": 9,
+        "time": {"seconds": 4.0},
+    }
     progress.catch_up(row)
     progress.catch_up({**row, "env_steps": 40, "version": 1})
     assert (progress.total("env_steps"), progress.version) == (50, 3)

@@ -24,8 +24,8 @@ from srl.transport.control import (
 )
 
 MESSAGES = [
-    Configure(b"plan", "actor-0", {"samples/main": (5, 4096)}, "/tmp/x", 2, "checkpoint"),
-    StartNode(b"plan", {"samples/main": 4096}, ["actor-0"], "/logs", "/tmp/x", 1),
+    Configure(b"plan", "actor-0", {"samples/main": (5, 64)}, "/tmp/x", ["/path"], 2, "checkpoint"),
+    StartNode(b"plan", {"samples/main": 4096}, ["actor-0"], "/logs", "/tmp/x", ["/path"], 1),
     Stop(),
     Stop(Save("/run", b"manifest", 3)),
     Save("/run", b"manifest", 3),
@@ -155,3 +155,14 @@ def test_channel_from_an_inherited_descriptor(ends):
     other.close()
     other.close()
     assert isinstance(theirs, socket.socket)
+
+
+def test_recv_first_keeps_what_came_after_it(ends):
+    mine, theirs = ends
+    other = Channel(theirs)
+    start = MESSAGES[1]
+    for message in (start, Stop(), Saved("trainer-0", "/x")):
+        other.send(message)
+    assert mine.recv_first(StartNode) == start
+    assert mine.recv_all() == [Stop(), Saved("trainer-0", "/x")]
+    assert mine.recv_first(StartNode) is None

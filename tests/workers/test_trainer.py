@@ -3,6 +3,7 @@ import pytest
 
 from srl.core.block import Layout, route_spec
 from srl.core.env import AgentSpec, Discrete, Observation
+from srl.core.errors import WorkerError
 from srl.learning.staging import Staging
 from srl.learning.staleness import Gate
 from srl.streams.parameters.inline import InlineParameters
@@ -81,7 +82,7 @@ def test_report_says_how_stale_the_blocks_were():
     assert (second["staleness_mean"], second["staleness_max"]) == (1, 1)
     assert (second["version"], second["updates"], second["blocks"]) == (2, 2, 2)
     assert second["consumed_env_steps"] == 2 * 2 * 2 * 2
-    assert made.trainer.telemetry.counters["train_samples"] == 2 * 3 * 4
+    assert second["train_samples_total"] == 2 * 3 * 4
 
 
 def test_saved_and_loaded_trainer_goes_on():
@@ -100,9 +101,15 @@ def test_saved_and_loaded_trainer_goes_on():
     assert again.trainer.version == 1
 
 
-def test_loaded_weights_are_published_first():
+def test_learning_that_diverges_is_an_error_and_not_published():
     made = Made()
-    made.trainer.load_weights({"weight": np.float32(9)})
     made.trainer.open()
-    assert made.parameters.fetch() == (0, {"weight": pytest.approx(9)})
+    made.trainer.step()
+    learn = made.trainer._learner.learn
+    made.trainer._learner.learn = lambda *a: learn(*a) | {"policy_loss": float("nan")}
+    for _ in range(2):
+        made.send(0, 0)
+    with pytest.raises(WorkerError, match="policy_loss is nan after version 0"):
+        made.trainer.step()
+    assert made.parameters.latest() == 0
     made.trainer.close()
