@@ -33,6 +33,8 @@ class Faulty(gymnasium.Env):
         self._left -= 1
         if self._is_due("step"):
             raise RuntimeError("the simulator is on fire")
+        if self._is_due("exit"):
+            raise SystemExit(0)
         reward = float("nan") if self._is_due("reward") else 1.0
         return self._observation(), reward, False, self._left == 0, {}
 

@@ -152,3 +152,38 @@ def test_init_from_another_network_raises(run: srl.Run, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="of another agent, or of other options"):
         srl.train(TOY, algorithm__hidden=(5,), init_from=str(run.folder), out=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+class Counted(gymnasium.Env):
+    """Spaces that do not count from 0, under keys with dots."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"kind.a": gymnasium.spaces.Discrete(3, start=5), "b": gymnasium.spaces.Box(0, 1, (2,))}
+    )
+    action_space = gymnasium.spaces.MultiDiscrete([[2, 3]], start=[[10, 20]])
+
+    def reset(self, *, seed=None, options=None):
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+def test_loaded_policy_speaks_the_env_s_own_spaces() -> None:
+    from srl.algorithms.ppo import PPOConfig
+    from srl.api import LoadedPolicy
+    from srl.core.env import EnvRequest
+    from srl.envs.gym import GymFamily
+
+    request = EnvRequest(
+        name="counted", options={}, wrappers=(), num_envs=1, seed=0, first_env=0, reseed="episode"
+    )
+    (agent,) = GymFamily.wrap(Counted, request).spec.agents.values()
+    policy = LoadedPolicy(PPOConfig().make_policy(agent, seed=0, device="cpu"), agent)
+    env = Counted()
+    observation, _ = env.reset(seed=0)
+    for greedy in (True, False):
+        for _ in range(20):
+            observation, *_ = env.step(policy.act(observation, greedy=greedy))

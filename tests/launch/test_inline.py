@@ -51,7 +51,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cartpole, staleness 0": ("cartpole", CARTPOLE | {"seed": 6, "max_staleness": 0}),
     "cartpole, staleness 1": ("cartpole", CARTPOLE | {"seed": 7, "stop__env_steps": 10_000}),
 }
-CLOCKS = ("seconds", "env_steps_per_second", "bottleneck", "time_split")
+CLOCKS = ("pid", "seconds", "env_steps_per_second", "bottleneck", "time_split")
 
 every_case = pytest.mark.parametrize("case", CASES)
 

@@ -159,3 +159,13 @@ class Sampling(RuleBasedStateMachine):
 
 TestSampling = Sampling.TestCase
 TestSampling.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_gate_is_fair_when_there_are_fewer_grants_than_producers():
+    gate = Gate(num_producers=3, batch=1, max_staleness=0)
+    for version in range(30):
+        limits = list(gate.deal())
+        producer = next(p for p in range(3) if limits[p] > gate.delivered[p])
+        gate.delivered[producer] += 1
+        gate.version = version + 1
+    assert gate.delivered == [10, 10, 10]

@@ -59,3 +59,14 @@ def test_saved_account_goes_on():
     two.load(one.save())
     one.observe(block, 0)  # does not show in what was saved
     assert two.observe(block, 1) == [(3.0, 2)]
+
+
+def test_start_over_forgets_the_episode_under_way():
+    episodes = Episodes(np.arange(2))
+    episodes.step += 3
+    episodes._return += 7.0
+    episodes._length += 3
+    episodes.start_over()
+    assert episodes.save()["return"].tolist() == [0, 0]
+    assert episodes.save()["length"].tolist() == [0, 0]
+    assert (episodes.step.tolist(), episodes.episode.tolist()) == ([0, 0], [1, 1])
