@@ -148,6 +148,7 @@ class Controller:
                 self._status, self._reason = "failed", f"{error}"
                 self._say(f"the run failed: {error}")
             finally:
+                self._folder.remove_unfinished()  # on a full disk, the room that this needs
                 with contextlib.suppress(OSError):
                     self._write_summary()
         return self._summary()
@@ -338,13 +339,13 @@ class Controller:
     def _say(self, text: str) -> None:
         try:
             self._view.say(text)
-        except OSError:  # nobody reads any more: the run goes on
+        except (OSError, SystemExit):  # nobody reads any more (rich then exits): the run goes on
             self._view = Silent()
 
     def _show(self) -> None:
         try:
             self._view.show(self._progress, self._seconds())
-        except OSError:
+        except (OSError, SystemExit):
             self._view = Silent()
 
     def _manifest(self) -> dict[str, Any]:

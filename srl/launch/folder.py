@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -88,6 +89,11 @@ class RunFolder:
         aside = path.with_name(f".{path.name}.writing")
         aside.write_text(json.dumps(data, indent=1) + "\n")
         aside.replace(path)
+
+    def remove_unfinished(self) -> None:
+        """Remove checkpoints that were never finished."""
+        for path in self.checkpoints.glob(".*.writing"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def write_error(self, worker: str, text: str) -> Path:
         """Keep a worker's error."""
