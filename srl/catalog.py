@@ -4,7 +4,10 @@ Adding an env family, an algorithm or an experiment is one file and one line her
 """
 
 ENVS = {
+    "atari": "srl.envs.atari:AtariFamily",
+    "envpool": "srl.envs.envpool:EnvPoolFamily",
     "gym": "srl.envs.gym:GymFamily",
+    "pettingzoo": "srl.envs.pettingzoo:PettingZooFamily",
     "toy": "srl.envs.toy:ToyFamily",
 }
 """Env family to its factory: `gym/CartPole-v1` is `CartPole-v1` of `gym`."""

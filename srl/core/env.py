@@ -132,6 +132,8 @@ class EnvSpec:
     """Agent name to what it sees and does, in lane order."""
     restores: str
     """What `save` can bring back, in one sentence for the checkpoint's contract."""
+    max_steps: int | None = None
+    """Steps after which an episode is truncated; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,12 @@ Each observation is written once, from the env's hands into the caller's row.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from srl.core.env import (
     AgentSpec,
@@ -35,6 +38,13 @@ from srl.envs.spaces import (
 
 logger = logging.getLogger(__name__)
 
+PLUGINS = {
+    "ALE/": ("ale_py", "atari"),
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "BabyAI-": ("minigrid", "minigrid"),
+}
+"""How an id begins, the package that registers it, and the extra that brings that."""
+
 
 class GymFamily:
     """Builds batches of Gymnasium envs."""
@@ -42,14 +52,33 @@ class GymFamily:
     @staticmethod
     def make_batch(request: EnvRequest) -> "GymEnv":
         """Build `request.name`, an id known to Gymnasium: `CartPole-v1`, `ALE/Pong-v5`."""
-        if request.name.startswith("ALE/"):
-            _register_atari()
+        for prefix, (package, extra) in PLUGINS.items():
+            if request.name.startswith(prefix):
+                _register(package, extra)
         return GymEnv(partial(_make_registered, request), request)
 
     @staticmethod
     def wrap(make: Callable[..., gymnasium.Env], request: EnvRequest) -> "GymEnv":
         """Build the user's env: `make` is its class, or a function, called with the options."""
         return GymEnv(partial(_make_own, make, request), request)
+
+
+class WithoutText(gymnasium.ObservationWrapper):
+    """A wrapper that drops what is text from a Dict observation (MiniGrid's `mission`)."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Dict):
+            raise ConfigError(f"WithoutText needs a Dict observation, this one is {space}")
+        kept = {k: part for k, part in space.items() if not isinstance(part, spaces.Text)}
+        kept = {k: part for k, part in kept.items() if type(part).__name__ != "MissionSpace"}
+        self.observation_space = spaces.Dict(kept)
+        self._kept = tuple(kept)
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """What is left."""
+        return {key: observation[key] for key in self._kept}
 
 
 class GymEnv:
@@ -76,6 +105,7 @@ class GymEnv:
             num_envs=request.num_envs,
             agents={"agent_0": agent},
             restores=self._log.restores,
+            max_steps=_time_limit(self._envs[0]),
         )
 
     def reset(self, out: Sequence[ObservationRows]) -> None:
@@ -218,9 +248,14 @@ def _make_own(make: Callable[..., gymnasium.Env], request: EnvRequest) -> gymnas
     return env
 
 
-def _register_atari() -> None:
+def _register(package: str, extra: str) -> None:
     try:
-        import ale_py  # pyright: ignore[reportMissingImports] - an optional extra
+        gymnasium.register_envs(import_module(package))
     except ImportError as error:
-        raise ConfigError("Atari envs need ale-py: pip install 'srl[atari]'") from error
-    gymnasium.register_envs(ale_py)
+        raise ConfigError(f"this env needs {package}: pip install 'srl[{extra}]'") from error
+
+
+def _time_limit(env: gymnasium.Env) -> int | None:
+    """Steps after which Gymnasium's own TimeLimit truncates; None for an env without it."""
+    spec = env.unwrapped.spec
+    return spec.max_episode_steps if spec else None

@@ -87,7 +87,8 @@ def leaves_of(name: str, path: tuple[Any, ...], space: spaces.Space) -> Iterator
     elif not isinstance(space, spaces.Box | spaces.MultiBinary):
         raise ConfigError(
             f"observation {name!r} has the space {space}; SRL knows Box, Discrete, MultiDiscrete, "
-            "MultiBinary, and Dict and Tuple of them: convert it with a wrapper"
+            "MultiBinary, and Dict and Tuple of them: convert it with a wrapper, or drop text with "
+            "srl.envs.gym:WithoutText"
         )
     dtype, shape = np.dtype(space.dtype), tuple(int(n) for n in space.shape or ())
     if isinstance(space, spaces.Discrete):
@@ -98,20 +99,20 @@ def leaves_of(name: str, path: tuple[Any, ...], space: spaces.Space) -> Iterator
     yield Leaf(observation, path, space, shape, dtype, start, dtype.kind == "f")
 
 
-def action_of(space: spaces.Space) -> tuple[ActionSpace, Callable[[np.ndarray], Sequence[Any]]]:
+def action_of(space: spaces.Space) -> tuple[ActionSpace, Callable[[np.ndarray], np.ndarray]]:
     """The action space, and what turns a row's actions `[N, *shape]` into the env's own."""
     if isinstance(space, spaces.Discrete):
         start, dtype = space.start, space.dtype
-        return Discrete(int(space.n)), lambda taken: list((taken + start).astype(dtype))
+        return Discrete(int(space.n)), lambda taken: (taken + start).astype(dtype)
     if isinstance(space, spaces.MultiDiscrete):
         offset, shape, dtype = space.start, space.nvec.shape, space.dtype
         action = MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
-        return action, lambda taken: list((taken.reshape(-1, *shape) + offset).astype(dtype))
+        return action, lambda taken: (taken.reshape(-1, *shape) + offset).astype(dtype)
     if isinstance(space, spaces.Box):
         low, high, dtype = space.low, space.high, space.dtype
         bounds = (tuple(float(x) for x in bound.flat) for bound in (low, high))
         action = Box(tuple(int(n) for n in space.shape), *bounds)
-        return action, lambda taken: list(np.clip(taken, low, high).astype(dtype))
+        return action, lambda taken: np.clip(taken, low, high).astype(dtype)
     raise ConfigError(
         f"the action space is {space}; SRL knows Discrete, MultiDiscrete and Box: "
         "convert it with a wrapper"

@@ -42,12 +42,14 @@ def check_env(make: MakeEnv, request: EnvRequest, *, steps: int = 200) -> list[s
             problems = list(_spec_problems(env, request))
             agents = list(env.spec.agents.values())
             restores = "not restored" not in env.spec.restores
+            max_steps = env.spec.max_steps
             env.close()
         if problems:
             return problems
         run = Run(make, request, [_fixed_actions(agent.action, request, steps) for agent in agents])
         played = run.play(fill=0)
         problems += _row_problems(played, agents)
+        problems += _limit_problems(played, max_steps)
         problems += _repeat_problems(run, played)
         problems += _seed_problems(run)
         problems += _restore_problems(run, played) if restores else []
@@ -213,17 +215,9 @@ def _spec_problems(env: Env, request: EnvRequest) -> Iterator[str]:
 def _row_problems(played: Sequence[Played], agents: Sequence[AgentSpec]) -> Iterator[str]:
     """Masks, rewards and values of every row."""
     for number, (agent, rows) in enumerate(zip(agents, played, strict=True)):
-        ended = rows.terminated | rows.truncated
-        resets = ~rows.valid[:-1]
-        rules = {
-            "'first' must be True on the rows after reset()": rows.first[0],
-            "'valid' must be True on the rows after reset()": rows.valid[0],
-            "'first' must be True exactly on the row after a reset": rows.first[1:] == resets,
-            "'valid' must be False exactly on the row after an end": rows.valid[1:] == ~ended,
-            "the reward of a reset step must be 0": (rows.reward == 0) | ~resets,
-            "a reset step must be neither terminated nor truncated": ~(ended & resets),
-            "rewards must be finite": np.isfinite(rows.reward),
-        }
+        rules = _mask_rules(rows)
+        begins = played[0].first
+        rules["agents of one env must begin their episodes together"] = rows.first == begins
         for o in agent.observations:
             values = rows.obs[o.name]
             rules[f"observation {o.name!r} must be finite"] = np.isfinite(values)
@@ -235,6 +229,69 @@ def _row_problems(played: Sequence[Played], agents: Sequence[AgentSpec]) -> Iter
                 place = np.argwhere(~holds)[0]
                 where = f"env {place[-1]}" if holds.ndim == 1 else f"row {place[0]}, env {place[1]}"
                 yield f"{rule}: agent {number}, {where}"
+        if _final_is_first(rows):
+            yield (
+                "the final observation of an episode must be shown before the next one begins: "
+                f"all that agent {number} saw at ends are first observations of the next episode"
+            )
+
+
+def _mask_rules(rows: Played) -> dict[str, np.ndarray]:
+    """What must hold of an agent's masks and rewards, and where it does: `[T, E]` or `[E]` bool.
+
+    A row that is not valid is either the final observation of an episode, after which the env is
+    reset, or belongs to an agent that is out of the game and does not act until the env is reset.
+    A terminated row followed by a valid one that begins nothing is a life lost: the game goes on.
+    """
+    before, after = rows.valid[:-1], rows.valid[1:]
+    ended, begins = rows.terminated | rows.truncated, rows.first[1:]
+    life_lost = rows.terminated & ~rows.truncated & after & ~begins
+    return {
+        "'first' must be True on the rows after reset()": rows.first[0],
+        "'valid' must be True on the rows after reset()": rows.valid[0],
+        "the final observation is lost, the row after an end is the first of the next episode": (
+            ~(ended & begins & before)
+        ),
+        "'first' must be True exactly on the row after a reset": (
+            np.where(begins, ~before, before | ~rows.acting[:-1])
+        ),
+        "'valid' must be False exactly on the row after an end": (
+            np.where(before, after == (~ended | life_lost), after == begins)
+        ),
+        "the reward of a reset step must be 0": (rows.reward == 0) | before,
+        "a reset step must be neither terminated nor truncated": ~ended | before,
+        "rewards must be finite": np.isfinite(rows.reward),
+    }
+
+
+def _final_is_first(rows: Played) -> bool:
+    """Whether every final observation equals the first one after it, though observations vary."""
+    ends = np.argwhere(~rows.valid[:-1] & rows.first[1:])
+    if len(ends) < 3:  # by chance, where there are few
+        return False
+    t, e = ends.T
+    return all((v[t, e] == v[t + 1, e]).all() for v in rows.obs.values()) and any(
+        (v[1:] != v[:-1])[rows.valid[1:] & ~rows.first[1:]].any() for v in rows.obs.values()
+    )
+
+
+def _limit_problems(played: Sequence[Played], max_steps: int | None) -> Iterator[str]:
+    """An episode that ends at the env's time limit is truncated, whatever else it is."""
+    if max_steps is None:
+        return
+    for number, rows in enumerate(played):
+        length = np.zeros(rows.valid.shape[1], np.int64)
+        for t, (terminated, truncated) in enumerate(
+            zip(rows.terminated, rows.truncated, strict=True)
+        ):
+            length = np.where(rows.first[t], 0, length) + rows.valid[t]
+            wrong = terminated & ~truncated & (length == max_steps) & ~rows.valid[t + 1]
+            if wrong.any():
+                yield (
+                    f"an episode that ends at its limit of {max_steps} steps must be truncated, "
+                    f"not only terminated: agent {number}, row {t}, env {int(wrong.argmax())}"
+                )
+                return
 
 
 def _repeat_problems(run: Run, played: list[Played]) -> Iterator[str]:
