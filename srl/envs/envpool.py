@@ -8,6 +8,7 @@ its first frame, and `episodic_life` ends the episode without restarting the gam
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class _EnvPoolVector:
 
     def __init__(self, request: EnvRequest) -> None:
         try:
-            import envpool  # pyright: ignore[reportMissingImports] - an optional extra
+            envpool: Any = import_module("envpool")
         except ImportError as error:
             raise ConfigError("EnvPool's envs need it: pip install 'srl[envpool]'") from error
         known: Sequence[str] = envpool.list_all_envs()

@@ -257,5 +257,9 @@ def _register(package: str, extra: str) -> None:
 
 def _time_limit(env: gymnasium.Env) -> int | None:
     """Steps after which Gymnasium's own TimeLimit truncates; None for an env without it."""
-    spec = env.unwrapped.spec
-    return spec.max_episode_steps if spec else None
+    limits = []
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min(limits, default=None)

@@ -12,6 +12,7 @@ are `acting` on their final row, as everywhere; those that were out before are n
 
 import logging
 import pkgutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -286,7 +287,9 @@ def _parallel_env(name: str) -> Callable[..., Any]:
     try:
         if folder in MOVED:
             path = f"{MOVED[folder]}.{module}"
-        found = import_module(path)
+        with warnings.catch_warnings():  # of PettingZoo's own old ways to name an env
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found = import_module(path)
     except ModuleNotFoundError as error:
         if error.name == MOVED.get(folder):
             raise ConfigError(

@@ -245,18 +245,19 @@ def _mask_rules(rows: Played) -> dict[str, np.ndarray]:
     """
     before, after = rows.valid[:-1], rows.valid[1:]
     ended, begins = rows.terminated | rows.truncated, rows.first[1:]
+    lost = ended & begins & before
     life_lost = rows.terminated & ~rows.truncated & after & ~begins
     return {
         "'first' must be True on the rows after reset()": rows.first[0],
         "'valid' must be True on the rows after reset()": rows.valid[0],
         "the final observation is lost, the row after an end is the first of the next episode": (
-            ~(ended & begins & before)
+            ~lost
         ),
         "'first' must be True exactly on the row after a reset": (
-            np.where(begins, ~before, before | ~rows.acting[:-1])
+            np.where(begins, ~before, before | ~rows.acting[:-1]) | lost
         ),
         "'valid' must be False exactly on the row after an end": (
-            np.where(before, after == (~ended | life_lost), after == begins)
+            np.where(before, after == (~ended | life_lost), after == begins) | lost
         ),
         "the reward of a reset step must be 0": (rows.reward == 0) | before,
         "a reset step must be neither terminated nor truncated": ~ended | before,
