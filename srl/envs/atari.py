@@ -23,6 +23,9 @@ from srl.core.errors import ConfigError
 from srl.core.names import nearest
 from srl.envs.native import NativeEnv, Stepped, read_options
 
+NOT_SOLO = {"combat", "joust", "maze_craze", "warlords"}
+"""Games for several players: ale-py brings them, but ends the process when it is asked for one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AtariOptions:
@@ -80,7 +83,7 @@ class _AtariVector:
             )
         except ImportError as error:
             raise ConfigError("Atari envs need ale-py: pip install 'srl[atari]'") from error
-        games = sorted(roms.get_all_rom_ids())
+        games = sorted(set(roms.get_all_rom_ids()) - NOT_SOLO)
         if request.name not in games:
             hint = nearest(request.name.lower(), games) or f": there are {', '.join(games)}"
             raise ConfigError(f"there is no Atari game {request.name!r}{hint}")

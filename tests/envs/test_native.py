@@ -197,6 +197,8 @@ def test_unknown_games_and_envs_are_refused_with_the_nearest():
     pytest.importorskip("ale_py", reason="srl[atari] is not installed")
     with pytest.raises(ConfigError, match="did you mean 'pong'"):
         AtariFamily.make_batch(request_of("Pong"))
+    with pytest.raises(ConfigError, match="no Atari game 'combat'"):  # ale-py would exit
+        AtariFamily.make_batch(request_of("combat"))
 
 
 def test_unknown_envpool_ids_and_options_are_refused():
