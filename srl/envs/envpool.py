@@ -51,7 +51,7 @@ class _EnvPoolVector:
         options: dict[str, Any] = {"num_threads": 1} | dict(request.options)
         try:
             spec: Any = _quietly(lambda: envpool.make_spec(request.name, **options))
-        except Exception as error:  # native code may raise anything
+        except (Exception, SystemExit) as error:  # native code may raise anything
             raise not_built(request, error) from error
         if spec.config.max_num_players != 1:
             raise ConfigError(f"env {request.name!r} has several players: SRL plays EnvPool's solo")

@@ -116,7 +116,7 @@ class GymEnv:
         try:
             for e in range(self.spec.num_envs):
                 self._begin(e, rows)
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise self._log.error(e, f"failed in reset: {told(error)}") from error
         self._check_finite(rows)
         out[0].first.fill(True)
@@ -234,14 +234,14 @@ def _make_registered(request: EnvRequest) -> gymnasium.Env:
     except gymnasium.error.UnregisteredEnv as error:
         hint = nearest(name, list(gymnasium.registry))
         raise ConfigError(f"Gymnasium knows no env {name!r}{hint} ({error})") from error
-    except Exception as error:  # user code may raise anything
+    except (Exception, SystemExit) as error:  # user code may raise anything
         raise not_built(request, error) from error
 
 
 def _make_own(make: Callable[..., gymnasium.Env], request: EnvRequest) -> gymnasium.Env:
     try:
         env = make(**request.options)
-    except Exception as error:  # user code may raise anything
+    except (Exception, SystemExit) as error:  # user code may raise anything
         raise not_built(request, error) from error
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(f"env {request.name!r} is {described(env)}, not a gymnasium.Env")

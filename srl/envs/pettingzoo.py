@@ -81,11 +81,12 @@ class PettingZooEnv:
     def __init__(self, make: Callable[..., Any], request: EnvRequest) -> None:
         wrappers = [load_object(name) for name in request.wrappers]
         try:
-            self._envs = [
-                wrapped(make(**request.options), wrappers) for _ in range(request.num_envs)
-            ]
+            made = [make(**request.options) for _ in range(request.num_envs)]
+            self._envs = [wrapped(env, wrappers) for env in made]
             names = [str(name) for name in self._envs[0].possible_agents]
-        except Exception as error:  # user code may raise anything
+        except ConfigError:
+            raise
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise not_built(request, error) from error
         places = {
             index: (s, column)
@@ -113,7 +114,7 @@ class PettingZooEnv:
         try:
             for e in range(self.spec.num_envs):
                 self._begin(e, out)
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise self._log.error(e, f"failed in reset: {told(error)}") from error
         self._check_finite(out)
         for rows in out:
@@ -152,7 +153,7 @@ class PettingZooEnv:
                         ends.truncated[at] = truncated[agent.name]
                 self._show(e, obs, [rows.obs for rows in out])
                 self._mark(e, out, first=False, acting=terminated if ended[e] else ())
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise self._log.error(e, f"failed in {where}: {told(error)}") from error
         self._check_finite(out)
         for agent in agents:
@@ -301,7 +302,10 @@ def _parallel_env(name: str) -> Callable[..., Any]:
                 f"pip install 'pettingzoo[{folder}]'"
             ) from error
         raise ConfigError(f"PettingZoo has no env {name!r}{_nearest_module(name)}") from error
-    except Exception as error:  # PettingZoo raises ImportError and others for old versions
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # PettingZoo raises ImportError and others for old versions
         raise ConfigError(f"env {name!r} cannot be loaded: {error}") from error
     make = getattr(found, "parallel_env", None)
     if make is None:

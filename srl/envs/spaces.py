@@ -95,7 +95,8 @@ def leaves_of(name: str, path: tuple[Any, ...], space: spaces.Space) -> Iterator
         stored = "int64"
     else:
         stored = "float32" if dtype == np.float64 else dtype.name
-    observation = Observation(name, shape, stored, categories)
+    counted_from = () if start is None else tuple(int(n) for n in np.ravel(start))
+    observation = Observation(name, shape, stored, categories, path, counted_from)
     yield Leaf(observation, path, space, shape, dtype, start, dtype.kind == "f")
 
 
@@ -103,10 +104,14 @@ def action_of(space: spaces.Space) -> tuple[ActionSpace, Callable[[np.ndarray], 
     """The action space, and what turns a row's actions `[N, *shape]` into the env's own."""
     if isinstance(space, spaces.Discrete):
         start, dtype = space.start, space.dtype
-        return Discrete(int(space.n)), lambda taken: (taken + start).astype(dtype)
+        return Discrete(int(space.n), int(start)), lambda taken: (taken + start).astype(dtype)
     if isinstance(space, spaces.MultiDiscrete):
         offset, shape, dtype = space.start, space.nvec.shape, space.dtype
-        action = MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
+        action = MultiDiscrete(
+            tuple(int(n) for n in space.nvec.flat),
+            tuple(int(n) for n in offset.flat),
+            tuple(int(n) for n in shape),
+        )
         return action, lambda taken: (taken.reshape(-1, *shape) + offset).astype(dtype)
     if isinstance(space, spaces.Box):
         low, high, dtype = space.low, space.high, space.dtype
@@ -191,7 +196,7 @@ class EpisodeLog:
                 ends = play(e, seed, [part[e] for part in parts])
                 if any(ends[:-1]) or ends[-1] != state["ended"][e]:
                     return False
-        except Exception:  # user code may raise anything
+        except (Exception, SystemExit):  # user code may raise anything
             logger.warning("replaying %s failed", self._request.name, exc_info=True)
             return False
         logs = [
@@ -239,18 +244,24 @@ def same_observations(shown: Mapping[str, np.ndarray], seen: Mapping[str, np.nda
 def wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
     """The env in its wrappers, the last one outermost."""
     for wrapper in wrappers:
-        env = wrapper(env)
+        try:
+            env = wrapper(env)
+        except (Exception, SystemExit) as error:  # user code may raise anything
+            raise ConfigError(
+                f"the wrapper {wrapper} cannot be put around the env: {error!r}; wrappers are "
+                "called with the env alone, so wrap one that needs more in a function of your own"
+            ) from error
     return env
 
 
-def not_built(request: EnvRequest, error: Exception) -> ConfigError:
+def not_built(request: EnvRequest, error: BaseException) -> ConfigError:
     """The env raised while it was made."""
     return ConfigError(
         f"env {request.name!r} cannot be built with the options {dict(request.options)}: {error!r}"
     )
 
 
-def told(error: Exception) -> str:
+def told(error: BaseException) -> str:
     """What an exception says: an EnvError in its own words."""
     return str(error) if isinstance(error, EnvError) else repr(error)
 
