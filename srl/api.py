@@ -35,6 +35,7 @@ from srl.learning.checkpoint import (
     read_checkpoint,
     trainers_only,
 )
+from srl.telemetry.sinks import check_metrics
 from srl.telemetry.view import Silent, View
 
 
@@ -85,6 +86,7 @@ def train(
 def train_experiment(experiment: Experiment[Any], view: ViewFactory) -> Run:
     """Train a complete experiment in a new run folder."""
     check_devices(experiment)
+    check_metrics(experiment.metrics)
     plan = make_plan(experiment)
     sections = None
     if experiment.init_from is not None:
@@ -115,6 +117,7 @@ def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
     if _shape(before) != _shape(experiment):
         checkpoint = trainers_only(checkpoint)
     check_devices(experiment)
+    check_metrics(experiment.metrics)
     plan = make_plan(experiment)
     if not any(section.startswith("actor") for section in checkpoint.sections):
         plan = msgspec.structs.replace(plan, restarted_at=int(checkpoint.manifest["version"]))

@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import shutil
+import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -452,3 +454,30 @@ def test_every_env_family_of_the_catalogue_is_there(family: str) -> None:
     from srl.core.names import load_object
 
     assert hasattr(load_object(catalog.ENVS[family]), "make_batch")
+
+
+# --- sinks
+
+
+def test_wandb_that_is_not_installed_is_refused(refuses: Any) -> None:
+    if importlib.util.find_spec("wandb"):
+        pytest.skip("wandb is installed")
+    assert "pip install wandb" in refuses("train", "cartpole", "--metrics.wandb", "project")
+
+
+def test_prometheus_port_in_use_is_refused(refuses: Any) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        message = refuses("train", "cartpole", "--metrics.prometheus-port", port)
+    assert f"metrics.prometheus-port {port} of 127.0.0.1 cannot be opened" in message
+
+
+def test_prometheus_endpoint_lives_as_long_as_the_run(srl: Any) -> None:
+    words = ("--launcher", "inline", "--stop.env-steps", "500", "--metrics.prometheus-port", "0")
+    outcome = srl("train", FAULTY, *words)
+    assert outcome.code == 0
+    assert "metrics for Prometheus: http://127.0.0.1:" in outcome.out + outcome.err
+    names = [thread.name for thread in threading.enumerate()]
+    assert not any("serve_forever" in name for name in names)
