@@ -111,6 +111,7 @@ def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
     if any(word.partition("=")[0] == "--out" for word in arguments):
         raise ConfigError("resume goes on in the run's own folder: it takes no --out")
     folder = RunFolder.open(path, to_write=True)
+    folder.settle()
     before = _experiment_of(folder)
     experiment = parse_options(before, arguments)
     checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from srl import catalog, cli
+from srl.launch.folder import RunFolder
 
 HERE = Path(__file__).parent
 FAULTY = f"{HERE / 'bad_envs.py'}:experiment"
@@ -481,3 +482,53 @@ def test_prometheus_endpoint_lives_as_long_as_the_run(srl: Any) -> None:
     assert "metrics for Prometheus: http://127.0.0.1:" in outcome.out + outcome.err
     names = [thread.name for thread in threading.enumerate()]
     assert not any("serve_forever" in name for name in names)
+
+
+# --- doctor and runs that are running or dead
+
+
+def test_doctor_finds_nothing_in_an_empty_folder(srl: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("srl.tools.doctor.dead_socket_folders", list)
+    outcome = srl("doctor")
+    lines = outcome.out.splitlines()
+    assert all(line.startswith(("ok ", "note ", "attention ")) for line in lines)
+    assert outcome.code == int(any(line.startswith("attention") for line in lines))
+    assert "ok         leftovers: none" in lines
+
+
+def test_doctor_turns_a_dead_run_into_a_failed_one(srl: Any, copy: Path) -> None:
+    kill(copy)
+    outcome = srl("doctor", copy.parent)
+    assert outcome.code == 1
+    assert f"{copy} said it was running; now it says failed" in outcome.out
+    summary = json.loads((copy / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert summary["env_steps"] >= 500
+    assert "died without a word" in summary["reason"]
+
+
+@pytest.mark.parametrize("words", [("--swep",), ("nowhere",)])
+def test_doctor_with_bad_arguments_is_refused(refuses: Any, words: tuple[str, ...]) -> None:
+    assert words[0] in refuses("doctor", *words)
+
+
+def test_resume_of_a_running_run_is_refused(refuses: Any, copy: Path) -> None:
+    running = RunFolder(copy)
+    running.lock()
+    before = (copy / "summary.json").read_text()
+    assert f"{copy} is being run by process " in refuses("resume", copy)
+    running.unlock()
+    assert (copy / "summary.json").read_text() == before
+
+
+def test_resume_of_a_dead_run_goes_on(srl: Any, copy: Path) -> None:
+    kill(copy)
+    assert srl("resume", copy, "--stop.env-steps", "900").code == 0
+    assert json.loads((copy / "summary.json").read_text())["status"] == "completed"
+
+
+def kill(run: Path) -> None:
+    """Leave the run as a controller that was killed does."""
+    summary = json.loads((run / "summary.json").read_text())
+    facts = {"status": "running", "env_steps": 0}
+    (run / "summary.json").write_text(json.dumps(summary | facts))

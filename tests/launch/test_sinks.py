@@ -41,7 +41,8 @@ def test_prometheus_endpoint_tells_of_the_run(auditing: str, tmp_path: Any, laun
         launcher=launcher,
         view=lambda _: view,
         out=str(tmp_path / "run"),
-        stop__seconds=4,
+        stop__env_steps=8_000,
+        evaluation__episodes=0,
         metrics__prometheus_port=0,
     )
     assert run.summary["status"] == "completed"
