@@ -25,6 +25,9 @@ usage: srl COMMAND ...
   srl explain NAME [--a.b value ...]
                           the workers, streams and memory of an experiment
   srl inspect CHECKPOINT  what a checkpoint (or a run's newest) holds and restores
+  srl check-env NAME [--env.options JSON] [--env.wrappers A B ...] [--env.reseed start] [--seed N]
+                          prove that an env keeps the contract, and measure it; NAME is an
+                          experiment, FAMILY/NAME, module:Object or file.py:Object
   srl doctor [--sweep] [RUNS ...]
                           check installation and host; find what dead runs left here and
                           below RUNS (default: runs)
@@ -148,6 +151,19 @@ def _inspect(words: list[str]) -> int:
     return 0
 
 
+def _check_env(words: list[str]) -> int:
+    from srl.tools.check_env import check, find_env, with_options
+
+    name, options = _first(words, "srl check-env NAME")
+    config, seed = with_options(find_env(name), options)
+    has_problem = False
+    for finding in check(config, seed=seed):
+        sys.stdout.write(f"{finding}\n")
+        sys.stdout.flush()
+        has_problem |= finding.level == "problem"
+    return 3 if has_problem else 0
+
+
 def _doctor(words: list[str]) -> int:
     from srl.core.errors import ConfigError
     from srl.tools.doctor import examine, leftovers
@@ -177,6 +193,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "list": _list,
     "explain": _explain,
     "inspect": _inspect,
+    "check-env": _check_env,
     "doctor": _doctor,
 }
 

@@ -108,7 +108,7 @@ def test_unknown_command_is_refused(refuses: Any) -> None:
     assert "unknown command 'trian': did you mean 'train'?" in refuses("trian", "cartpole")
 
 
-@pytest.mark.parametrize("command", ["train", "resume", "eval", "explain", "inspect"])
+@pytest.mark.parametrize("command", ["train", "resume", "eval", "explain", "inspect", "check-env"])
 def test_missing_name_is_refused(refuses: Any, command: str) -> None:
     assert f"srl {command}" in refuses(command)
 
@@ -532,3 +532,39 @@ def kill(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     facts = {"status": "running", "env_steps": 0}
     (run / "summary.json").write_text(json.dumps(summary | facts))
+
+
+# --- check-env
+
+
+def test_check_env_of_a_sound_env_exits_0(srl: Any) -> None:
+    outcome = srl("check-env", "toy/identity", "--env.options", '{"agents": 2}')
+    assert outcome.code == 0
+    for line in ("ok         playing", "ok         save and load", "ok         sets of agents"):
+        assert line in outcome.out
+    assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_check_env_of_a_faulty_env_exits_3(srl: Any, fault: str) -> None:
+    options = json.dumps({"fault": fault, "after": 20})
+    outcome = srl("check-env", FAULTY, "--env.options", options)
+    assert outcome.code == 3
+    (problem,) = (line for line in outcome.out.splitlines() if line.startswith("problem"))
+    assert problem.startswith("problem    playing: ")
+    assert_names_the_env(problem, fault)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gym/CartPol-v1", "did you mean 'CartPole-v1'?"),
+        ("cartpool", "did you mean 'cartpole'?"),
+        ("nowhere.py:Env", "there is no file 'nowhere.py'"),
+        ("gin/Tonic", "unknown env 'gin/Tonic'"),
+    ],
+)
+def test_check_env_of_an_env_that_is_not_there_is_refused(
+    refuses: Any, name: str, words: str
+) -> None:
+    assert words in refuses("check-env", name)

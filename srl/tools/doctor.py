@@ -12,14 +12,13 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from srl.core.errors import ConfigError
 from srl.launch.local import LONGEST_FOLDER
 from srl.launch.plan import available_memory
 from srl.tools.cgroup import cpu_quota, memory_limit
+from srl.tools.finding import Finding
 from srl.tools.leftovers import dead_socket_folders, settle_runs, sweep
 from srl.transport.arena import Arena
 
@@ -41,18 +40,6 @@ _MALLOC = {
     "MALLOC_TOP_PAD_": "67108864",
 }
 """Set together they made a CNN learner on the CPU 1.5 times as fast (fewer page faults)."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line."""
-
-    level: Literal["ok", "note", "attention"]
-    about: str
-    words: str
-
-    def __str__(self) -> str:
-        return f"{self.level:<10} {self.about}: {self.words}"
 
 
 def examine() -> Iterator[Finding]:
