@@ -35,6 +35,7 @@ from srl.learning.checkpoint import (
     read_checkpoint,
     trainers_only,
 )
+from srl.telemetry.sinks import check_metrics
 from srl.telemetry.view import Silent, View
 
 
@@ -85,6 +86,7 @@ def train(
 def train_experiment(experiment: Experiment[Any], view: ViewFactory) -> Run:
     """Train a complete experiment in a new run folder."""
     check_devices(experiment)
+    check_metrics(experiment.metrics)
     plan = make_plan(experiment)
     sections = None
     if experiment.init_from is not None:
@@ -109,12 +111,14 @@ def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
     if any(word.partition("=")[0] == "--out" for word in arguments):
         raise ConfigError("resume goes on in the run's own folder: it takes no --out")
     folder = RunFolder.open(path, to_write=True)
+    folder.settle()
     before = _experiment_of(folder)
     experiment = parse_options(before, arguments)
     checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
     if _shape(before) != _shape(experiment):
         checkpoint = trainers_only(checkpoint)
     check_devices(experiment)
+    check_metrics(experiment.metrics)
     plan = make_plan(experiment)
     if not any(section.startswith("actor") for section in checkpoint.sections):
         plan = msgspec.structs.replace(plan, restarted_at=int(checkpoint.manifest["version"]))

@@ -1,7 +1,7 @@
-"""The command line: srl train, resume, eval, list, explain, inspect.
+"""The command line: srl train, resume, eval, list, explain, inspect, check-env, doctor.
 
-Exit codes: 0 ended as asked; 1 the return asked for was not reached; 2 bad input, nothing was
-started; 3 the run failed; 130 Ctrl-C.
+Exit codes: 0 ended as asked; 1 the return asked for was not reached, or doctor found something to
+do; 2 bad input, nothing was started; 3 the run failed, or the env breaks its contract; 130 Ctrl-C.
 """
 
 import io
@@ -25,6 +25,12 @@ usage: srl COMMAND ...
   srl explain NAME [--a.b value ...]
                           the workers, streams and memory of an experiment
   srl inspect CHECKPOINT  what a checkpoint (or a run's newest) holds and restores
+  srl check-env NAME [--env.options JSON] [--env.wrappers A B ...] [--env.reseed start] [--seed N]
+                          prove that an env keeps the contract, and measure it; NAME is an
+                          experiment, FAMILY/NAME, module:Object or file.py:Object
+  srl doctor [--sweep] [RUNS ...]
+                          check installation and host; find what dead runs left here and
+                          below RUNS (default: runs)
 
 NAME is one of 'srl list', gym/ANY-ID, module:function or file.py:function.
 """
@@ -145,6 +151,41 @@ def _inspect(words: list[str]) -> int:
     return 0
 
 
+def _check_env(words: list[str]) -> int:
+    from srl.tools.check_env import check, find_env, with_options
+
+    name, options = _first(words, "srl check-env NAME")
+    config, seed = with_options(find_env(name), options)
+    has_problem = False
+    for finding in check(config, seed=seed):
+        sys.stdout.write(f"{finding}\n")
+        sys.stdout.flush()
+        has_problem |= finding.level == "problem"
+    return 3 if has_problem else 0
+
+
+def _doctor(words: list[str]) -> int:
+    from srl.core.errors import ConfigError
+    from srl.tools.doctor import examine, leftovers
+
+    options = [word for word in words if word.startswith("-")]
+    if any(option != "--sweep" for option in options):
+        raise ConfigError(f"srl doctor takes --sweep and paths, got {' '.join(options)}")
+    paths = [Path(word) for word in words if not word.startswith("-")]
+    for path in paths:
+        if not path.is_dir():
+            raise ConfigError(f"{path} is not a folder")
+    needs_attention = False
+    for findings in (
+        examine(),
+        leftovers(paths or [Path("runs")], is_sweeping="--sweep" in options),
+    ):
+        for finding in findings:
+            sys.stdout.write(f"{finding}\n")
+            needs_attention |= finding.level == "attention"
+    return 1 if needs_attention else 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "resume": _resume,
@@ -152,6 +193,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "list": _list,
     "explain": _explain,
     "inspect": _inspect,
+    "check-env": _check_env,
+    "doctor": _doctor,
 }
 
 

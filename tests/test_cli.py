@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import shutil
+import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from srl import catalog, cli
+from srl.launch.folder import RunFolder
 
 HERE = Path(__file__).parent
 FAULTY = f"{HERE / 'bad_envs.py'}:experiment"
@@ -105,7 +108,7 @@ def test_unknown_command_is_refused(refuses: Any) -> None:
     assert "unknown command 'trian': did you mean 'train'?" in refuses("trian", "cartpole")
 
 
-@pytest.mark.parametrize("command", ["train", "resume", "eval", "explain", "inspect"])
+@pytest.mark.parametrize("command", ["train", "resume", "eval", "explain", "inspect", "check-env"])
 def test_missing_name_is_refused(refuses: Any, command: str) -> None:
     assert f"srl {command}" in refuses(command)
 
@@ -452,3 +455,116 @@ def test_every_env_family_of_the_catalogue_is_there(family: str) -> None:
     from srl.core.names import load_object
 
     assert hasattr(load_object(catalog.ENVS[family]), "make_batch")
+
+
+# --- sinks
+
+
+def test_wandb_that_is_not_installed_is_refused(refuses: Any) -> None:
+    if importlib.util.find_spec("wandb"):
+        pytest.skip("wandb is installed")
+    assert "pip install wandb" in refuses("train", "cartpole", "--metrics.wandb", "project")
+
+
+def test_prometheus_port_in_use_is_refused(refuses: Any) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        message = refuses("train", "cartpole", "--metrics.prometheus-port", port)
+    assert f"metrics.prometheus-port {port} of 127.0.0.1 cannot be opened" in message
+
+
+def test_prometheus_endpoint_lives_as_long_as_the_run(srl: Any) -> None:
+    words = ("--launcher", "inline", "--stop.env-steps", "500", "--metrics.prometheus-port", "0")
+    outcome = srl("train", FAULTY, *words)
+    assert outcome.code == 0
+    assert "metrics for Prometheus: http://127.0.0.1:" in outcome.out + outcome.err
+    names = [thread.name for thread in threading.enumerate()]
+    assert not any("serve_forever" in name for name in names)
+
+
+# --- doctor and runs that are running or dead
+
+
+def test_doctor_finds_nothing_in_an_empty_folder(srl: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("srl.tools.doctor.dead_socket_folders", list)
+    outcome = srl("doctor")
+    lines = outcome.out.splitlines()
+    assert all(line.startswith(("ok ", "note ", "attention ")) for line in lines)
+    assert outcome.code == int(any(line.startswith("attention") for line in lines))
+    assert "ok         leftovers: none" in lines
+
+
+def test_doctor_turns_a_dead_run_into_a_failed_one(srl: Any, copy: Path) -> None:
+    kill(copy)
+    outcome = srl("doctor", copy.parent)
+    assert outcome.code == 1
+    assert f"{copy} said it was running; now it says failed" in outcome.out
+    summary = json.loads((copy / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert summary["env_steps"] >= 500
+    assert "died without a word" in summary["reason"]
+
+
+@pytest.mark.parametrize("words", [("--swep",), ("nowhere",)])
+def test_doctor_with_bad_arguments_is_refused(refuses: Any, words: tuple[str, ...]) -> None:
+    assert words[0] in refuses("doctor", *words)
+
+
+def test_resume_of_a_running_run_is_refused(refuses: Any, copy: Path) -> None:
+    running = RunFolder(copy)
+    running.lock()
+    before = (copy / "summary.json").read_text()
+    assert f"{copy} is being run by process " in refuses("resume", copy)
+    running.unlock()
+    assert (copy / "summary.json").read_text() == before
+
+
+def test_resume_of_a_dead_run_goes_on(srl: Any, copy: Path) -> None:
+    kill(copy)
+    assert srl("resume", copy, "--stop.env-steps", "900").code == 0
+    assert json.loads((copy / "summary.json").read_text())["status"] == "completed"
+
+
+def kill(run: Path) -> None:
+    """Leave the run as a controller that was killed does."""
+    summary = json.loads((run / "summary.json").read_text())
+    facts = {"status": "running", "env_steps": 0}
+    (run / "summary.json").write_text(json.dumps(summary | facts))
+
+
+# --- check-env
+
+
+def test_check_env_of_a_sound_env_exits_0(srl: Any) -> None:
+    outcome = srl("check-env", "toy/identity", "--env.options", '{"agents": 2}')
+    assert outcome.code == 0
+    for line in ("ok         playing", "ok         save and load", "ok         sets of agents"):
+        assert line in outcome.out
+    assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_check_env_of_a_faulty_env_exits_3(srl: Any, fault: str) -> None:
+    options = json.dumps({"fault": fault, "after": 20})
+    outcome = srl("check-env", FAULTY, "--env.options", options)
+    assert outcome.code == 3
+    (problem,) = (line for line in outcome.out.splitlines() if line.startswith("problem"))
+    assert problem.startswith("problem    playing: ")
+    assert_names_the_env(problem, fault)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gym/CartPol-v1", "did you mean 'CartPole-v1'?"),
+        ("cartpool", "did you mean 'cartpole'?"),
+        ("nowhere.py:Env", "there is no file 'nowhere.py'"),
+        ("gin/Tonic", "unknown env 'gin/Tonic'"),
+    ],
+)
+def test_check_env_of_an_env_that_is_not_there_is_refused(
+    refuses: Any, name: str, words: str
+) -> None:
+    assert words in refuses("check-env", name)

@@ -36,5 +36,5 @@ def test_readme_names_the_commands_that_exist():
         assert target in targets
     from srl.cli import COMMANDS
 
-    for command in re.findall(r"^srl ([a-z]+)", text, re.M):
+    for command in re.findall(r"^srl ([a-z-]+)", text, re.M):
         assert command in COMMANDS

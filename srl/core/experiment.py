@@ -144,6 +144,23 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MetricsConfig:
+    """Where metrics go besides the run folder (metrics.jsonl and TensorBoard are always there)."""
+
+    prometheus_port: int | None = None
+    """Port of an endpoint for Prometheus, on this host's loopback only; 0 takes a free one."""
+    wandb: str | None = None
+    """Project of Weights & Biases to log to."""
+
+    def __post_init__(self) -> None:
+        port = self.prometheus_port
+        if port is not None and not 0 <= port < 2**16:
+            raise ConfigError(f"metrics.prometheus-port must be 0 to 65535, got {port}")
+        if self.wandb is not None and not self.wandb.strip():
+            raise ConfigError("metrics.wandb must be the name of a project, got an empty one")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Route:
     """Which agents use which policy; the first pattern that matches an agent's name wins."""
 
@@ -173,6 +190,8 @@ class Experiment(Generic[AlgorithmT]):
     """Checkpoints during the run (there is always one at its end)."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """The final evaluation, with the most likely actions."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Where metrics go besides the run folder."""
     routes: tuple[Route, ...] = (Route(),)
     """Which agents use which policy."""
     launcher: Literal["inline", "local"] = "local"

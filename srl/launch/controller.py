@@ -23,13 +23,14 @@ from srl.launch.local import LocalLauncher
 from srl.launch.plan import Plan
 from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
 from srl.telemetry.progress import Progress
-from srl.telemetry.sinks import JsonLines, TensorBoard
+from srl.telemetry.sinks import JsonLines, Prometheus, Sink, TensorBoard, WandB
 from srl.telemetry.view import Silent, View
 from srl.transport.control import Accounts, Failure, Message, Ready, Report, Stopped
 from srl.transport.slots import Ledger
 from srl.workers.run import failure_of
 
 _POLL_SECONDS = 0.1
+_SHOW_SECONDS = 1.0
 _READY_SECONDS = 120.0
 _STOP_SECONDS = 90.0
 _SILENT_SECONDS = 600.0
@@ -120,6 +121,8 @@ class Controller:
         self._reason = ""
         self._eval_return: float | None = None
         self._contract: tuple[list[str], list[str]] = ([], [])
+        self._sinks: list[Sink] = []
+        self._show_at = 0.0
         self._started = time.monotonic()
         self._ended: float | None = None
         if checkpoint is not None:
@@ -151,16 +154,14 @@ class Controller:
                 self._folder.remove_unfinished()  # on a full disk, the room that this needs
                 with contextlib.suppress(OSError):
                     self._write_summary()
+                    self._close_sinks()
         return self._summary()
 
     def _train(self, interrupts: Interrupts) -> None:
         """Run the workers; sets status and reason."""
         self._folder.write("config.json", encode_experiment(self._experiment))
-        version = None if self._checkpoint is None else int(self._checkpoint.manifest["version"])
-        rows = JsonLines(self._folder.metrics, up_to_version=version)
-        board = TensorBoard(self._folder.path / "tb")
         try:
-            self._progress.catch_up(rows.last)
+            self._open_sinks()
             self._status = "running"
             self._write_summary()
             for warning in self._plan.warnings():
@@ -168,22 +169,34 @@ class Controller:
             if self._checkpoint is not None and (reason := self._stop_rule()) is not None:
                 self._reason = f"{reason} already: nothing was left to do"
             else:
-                self._run(interrupts, rows, board)
+                self._run(interrupts)
             if self._failure is not None:
                 self._status = "failed"
             elif interrupts.is_set:
                 self._status, self._reason = "interrupted", self._interrupted(interrupts) or ""
             else:
                 self._status = "completed"
-        except BaseException:
+        except BaseException as error:
             self._status = "failed"
+            self._reason = self._reason or (str(error) if isinstance(error, SrlError) else "")
             raise
-        finally:
-            with contextlib.suppress(OSError):
-                rows.close()
-                board.close()
 
-    def _run(self, interrupts: Interrupts, rows: JsonLines, board: TensorBoard) -> None:
+    def _open_sinks(self) -> None:
+        version = None if self._checkpoint is None else int(self._checkpoint.manifest["version"])
+        rows = JsonLines(self._folder.metrics, up_to_version=version)
+        self._sinks.append(rows)
+        self._progress.catch_up(rows.last)
+        self._sinks.append(TensorBoard(self._folder.path / "tb"))
+        metrics = self._experiment.metrics
+        if metrics.prometheus_port is not None:
+            endpoint = Prometheus(metrics.prometheus_port, self._experiment.name)
+            self._sinks.append(endpoint)
+            self._say(f"metrics for Prometheus: {endpoint.address}")
+        if metrics.wandb is not None:
+            config = encode_experiment(self._experiment)
+            self._sinks.append(WandB(metrics.wandb, self._folder.path, config))
+
+    def _run(self, interrupts: Interrupts) -> None:
         launcher = self._launch(interrupts)
         self._contract = launcher.contract()
         keep = self._experiment.checkpoint.keep
@@ -191,8 +204,9 @@ class Controller:
             launcher.start(self._checkpoint)
             save_at = time.monotonic() + self._experiment.checkpoint.seconds
             while not self._is_over(interrupts):
-                self._absorb(launcher.poll(_POLL_SECONDS), rows, board)
+                self._absorb(launcher.poll(_POLL_SECONDS))
                 self._show()
+                self._show_state()
                 if time.monotonic() >= save_at and self._progress.version and not self._failure:
                     save_at = time.monotonic() + self._experiment.checkpoint.seconds
                     launcher.save(self._manifest(), keep)
@@ -201,7 +215,7 @@ class Controller:
             launcher.stop(self._manifest() if is_sound else None, keep)
             deadline = time.monotonic() + _STOP_SECONDS
             while self._ledger is None and time.monotonic() < deadline:
-                self._absorb(launcher.poll(_POLL_SECONDS), rows, board)
+                self._absorb(launcher.poll(_POLL_SECONDS))
             if self._ledger is None:
                 words = f"did not stop within {_STOP_SECONDS:.0f} s and was ended"
                 self._on_failure(Failure("node-agent", words, ""))
@@ -256,7 +270,7 @@ class Controller:
             return f"stop.return {stop.return_:g} reached"
         return None
 
-    def _absorb(self, messages: Sequence[Message], rows: JsonLines, board: TensorBoard) -> None:
+    def _absorb(self, messages: Sequence[Message]) -> None:
         for message in messages:
             if isinstance(message, Report):
                 self._heard[message.worker] = time.monotonic()
@@ -264,7 +278,7 @@ class Controller:
                     message.worker, message.counters, message.seconds, message.episodes
                 )
                 for update in message.updates:
-                    self._write_row(self._progress.on_update(update), rows, board)
+                    self._write_row(self._progress.on_update(update))
             elif isinstance(message, Ready):
                 self._waiting_for.discard(message.worker)
                 self._folder.write(f"logs/{message.worker}.json", _ready_facts(message))
@@ -289,14 +303,28 @@ class Controller:
                 self._say(failure.traceback)
             self._say(f"(kept in {path})")
 
-    def _write_row(self, row: Mapping[str, Any], rows: JsonLines, board: TensorBoard) -> None:
+    def _write_row(self, row: Mapping[str, Any]) -> None:
         seconds = self._seconds()
         clock = {
             "seconds": seconds,
             "env_steps_per_second": self._progress.total("env_steps") / max(seconds, 1e-9),
         }
-        rows.write(row, clock)
-        board.write(row, clock)
+        for sink in self._sinks:
+            sink.write(row, clock)
+
+    def _show_state(self) -> None:
+        if time.monotonic() >= self._show_at:
+            self._show_at = time.monotonic() + _SHOW_SECONDS
+            state = self._summary()
+            for sink in self._sinks:
+                sink.show(state)
+
+    def _close_sinks(self) -> None:
+        state = self._summary()
+        while self._sinks:
+            sink = self._sinks.pop()
+            sink.show(state)
+            sink.close()
 
     def _evaluate(self, interrupts: Interrupts) -> None:
         """Play the last checkpoint; sets the return, or why there is none."""
@@ -371,7 +399,7 @@ class Controller:
 
     def _summary(self) -> dict[str, Any]:
         progress, seconds = self._progress, self._seconds()
-        ledger = self._ledger_before + (self._ledger or Ledger())
+        ledger = self._ledger_before + (self._ledger or self._last_ledger)
         return {
             "status": self._status,
             "reason": self._reason,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from srl.core.errors import ConfigError
+from srl.telemetry.sinks import read_rows
 
 
 class RunFolder:
@@ -95,11 +96,48 @@ class RunFolder:
         for path in self.checkpoints.glob(".*.writing"):
             shutil.rmtree(path, ignore_errors=True)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a process holds the folder."""
+        try:
+            self.lock()
+        except ConfigError:
+            return True
+        self.unlock()
+        return False
+
+    def settle(self) -> str | None:
+        """Where the run was left by a controller that died, write down that it failed, and say why.
+
+        The account is the last row of the metrics. None where there was nothing to do.
+        """
+        if not (self.path / "summary.json").is_file():
+            return None
+        summary = self.read("summary.json")
+        if summary.get("status") != "running" or self.is_running:
+            return None
+        reason = f"its controller (process {summary.get('pid')}) died without a word"
+        self.write("summary.json", summary | self._last_facts() | _failed(reason))
+        return reason
+
+    def _last_facts(self) -> dict[str, Any]:
+        """What the metrics know and the summary of a run that was killed does not."""
+        rows = list(read_rows(self.metrics)) if self.metrics.is_file() else []
+        if not rows:
+            return {}
+        names = ("version", "updates", "env_steps", "episodes", "mean_return")
+        clock = rows[-1].get("time", {})
+        return {k: rows[-1][k] for k in names if k in rows[-1]} | clock
+
     def write_error(self, worker: str, text: str) -> Path:
         """Keep a worker's error."""
         path = self.path / "errors" / f"{worker}.txt"
         path.write_text(text)
         return path
+
+
+def _failed(reason: str) -> dict[str, str]:
+    return {"status": "failed", "reason": reason}
 
 
 def default_folder(experiment: str) -> Path:

@@ -18,7 +18,7 @@ from srl.core.worker import Worker
 from srl.launch.connect import InlineConnector, build_worker
 from srl.launch.plan import Plan
 from srl.learning.checkpoint import Checkpoint, write_checkpoint
-from srl.transport.control import Message, Ready, Saved, Stopped
+from srl.transport.control import Accounts, Message, Ready, Saved, Stopped
 from srl.transport.slots import Ledger
 from srl.workers.run import failure_of, report_of
 
@@ -85,8 +85,7 @@ class InlineLauncher:
         """Save and say what became of every block."""
         if manifest is not None:
             self.save(manifest, keep)
-        ledgers = {policy: asdict(ledger) for policy, ledger in self._ledgers().items()}
-        self._messages.append(Stopped(ledgers))
+        self._messages.append(Stopped(self._plain_ledgers()))
 
     def close(self) -> None:
         """Close every worker."""
@@ -108,6 +107,9 @@ class InlineLauncher:
             for policy, stream in self._connector.samples.items()
         }
 
+    def _plain_ledgers(self) -> dict[str, dict[str, int]]:
+        return {policy: asdict(ledger) for policy, ledger in self._ledgers().items()}
+
     def _round(self) -> None:
         for worker in self._workers:
             try:
@@ -118,7 +120,7 @@ class InlineLauncher:
         if any(trainer.telemetry.updates for trainer in self._trainers):
             reports = [report_of(worker) for worker in self._workers]
             self._reported = {report.worker: report.counters for report in reports}
-            self._messages += reports
+            self._messages += [*reports, Accounts(self._plain_ledgers())]
 
     def _save_unreported(self, worker: Worker) -> Arrays:
         """What it counted since its last report: the manifest has only what was reported."""

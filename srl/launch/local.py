@@ -13,9 +13,17 @@ from typing import Any
 import msgspec
 import zmq
 
+from srl.launch.owner import write_owner
 from srl.launch.plan import Plan
 from srl.learning.checkpoint import Checkpoint
 from srl.transport.control import Failure, Message, Save, StartNode, Stop, Stopped, channel_pair
+
+SOCKET_PREFIX = "srl-"
+"""How the names of socket folders begin."""
+SOCKET_OWNERS = ("controller.json", "node-agent.json")
+"""Files of a socket folder that say whose it is."""
+LONGEST_FOLDER = 60
+"""Bytes that the path of the folder above may have: a socket's path has at most 107."""
 
 
 class LocalLauncher:
@@ -105,4 +113,8 @@ class LocalLauncher:
 def _socket_folder() -> Path:
     """A new folder for this user alone, with a short path: a socket's has at most 107 bytes."""
     usual = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="srl-", dir=usual if len(usual) < 60 else "/tmp"))
+    made = tempfile.mkdtemp(
+        prefix=SOCKET_PREFIX, dir=usual if len(usual) < LONGEST_FOLDER else "/tmp"
+    )
+    write_owner(Path(made) / SOCKET_OWNERS[0])
+    return Path(made)

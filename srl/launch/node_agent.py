@@ -20,6 +20,7 @@ import msgspec
 import zmq
 
 from srl.core.errors import SrlError
+from srl.launch.owner import write_owner
 from srl.launch.plan import Plan
 from srl.transport.arena import Arena
 from srl.transport.control import (
@@ -85,6 +86,7 @@ class NodeAgent:
 
     def _start(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_owner(self._folder / "node-agent.json")
         for name, num_bytes in self._order.arenas.items():
             self._arenas[name] = Arena.create(name, num_bytes)
         for name in self._order.workers:

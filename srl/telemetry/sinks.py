@@ -1,10 +1,57 @@
-"""Where metrics go: JSON lines for programs, TensorBoard for people."""
+"""Where metrics go: JSON lines for programs, TensorBoard, Prometheus and W&B for people.
 
+Every sink is told the same two things: a row for each learned batch, and now and then the state of
+the whole run (the facts of `summary.json`). Each keeps what it has a use for.
+"""
+
+import importlib
+import importlib.util
 import json
+import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from srl.core.errors import ConfigError
+from srl.core.experiment import MetricsConfig
+
+LOOPBACK = "127.0.0.1"
+"""The endpoint has no password: it is for this host alone."""
+
+
+class Sink(Protocol):
+    """Takes in the metrics of one run; called from the controller's thread."""
+
+    def write(self, row: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
+        """Take one learned batch; all that depends on the clock is in `clock`."""
+        ...
+
+    def show(self, state: Mapping[str, Any]) -> None:
+        """Take the state of the run, about once a second; its names are those of summary.json."""
+        ...
+
+    def close(self) -> None:
+        """Keep what was taken and free everything."""
+        ...
+
+
+def check_metrics(config: MetricsConfig) -> None:
+    """Raise ConfigError, before anything is started, where a sink that was asked for cannot be."""
+    if config.wandb is not None and importlib.util.find_spec("wandb") is None:
+        raise ConfigError(
+            f"metrics.wandb is {config.wandb!r}, but W&B is not installed: pip install wandb"
+        )
+    if config.prometheus_port:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, config.prometheus_port))
+            except OSError as error:
+                raise _port_error(config.prometheus_port, error) from error
 
 
 class JsonLines:
@@ -15,7 +62,7 @@ class JsonLines:
         self.last: dict[str, Any] = {}
         """The last row that was there."""
         if up_to_version is not None and path.exists():
-            rows = [json.loads(line) for line in path.read_text().splitlines() if _is_row(line)]
+            rows = list(read_rows(path))
             kept = [row for row in rows if row["version"] <= up_to_version]
             path.write_text("".join(json.dumps(row) + "\n" for row in kept))
             self.last = kept[-1] if kept else {}
@@ -26,17 +73,23 @@ class JsonLines:
         self._file.write(json.dumps({**row, "time": clock}) + "\n")
         self._file.flush()
 
+    def show(self, state: Mapping[str, Any]) -> None:
+        """Nothing: the state at the end is in summary.json."""
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-def _is_row(line: str) -> bool:
-    """Whether the line is whole: a run that was killed may have left half of one."""
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a metrics file; half a line, left by a run that was killed, is no row."""
+    for line in path.read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row
 
 
 class TensorBoard:
@@ -52,18 +105,191 @@ class TensorBoard:
         from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue] - generated
         from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue] - generated
 
-        numbers = {f"train/{k}": v for k, v in row.items()} | {
-            f"time/{k}": v for k, v in clock.items()
-        }
         values = [
-            Summary.Value(tag=tag, simple_value=float(value))
-            for tag, value in numbers.items()
-            if isinstance(value, int | float)
+            Summary.Value(tag=tag, simple_value=value)
+            for tag, value in _numbers(row, clock).items()
         ]
         event = Event(wall_time=time.time(), step=int(row["env_steps"]))
         event.summary.value.extend(values)
         self._writer.add_event(event)
 
+    def show(self, state: Mapping[str, Any]) -> None:
+        """Nothing: TensorBoard draws rows."""
+
     def close(self) -> None:
         """Flush and close."""
         self._writer.close()
+
+
+class Prometheus:
+    """The state of the run as text at http://127.0.0.1:PORT/metrics, from a thread of its own."""
+
+    def __init__(self, port: int, experiment: str) -> None:
+        """Open the endpoint; port 0 takes a free one. Raises ConfigError where it is in use."""
+        self._experiment = experiment
+        self._page = _Page()
+        try:
+            self._server = ThreadingHTTPServer((LOOPBACK, port), self._page.handler())
+        except OSError as error:
+            raise _port_error(port, error) from error
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Where it is read."""
+        return f"http://{LOOPBACK}:{self._server.server_address[1]}/metrics"
+
+    def write(self, row: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
+        """Nothing: a scraper asks for the state."""
+
+    def show(self, state: Mapping[str, Any]) -> None:
+        """Put this state on the page."""
+        self._page.text = exposition(state, self._experiment)
+
+    def close(self) -> None:
+        """Close the endpoint."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=5)
+
+
+class _Page:
+    """The text that is shown: replaced whole by the controller, read by the server's threads."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        """A handler of requests for this page."""
+        page = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 5
+            """Seconds a scraper may take to ask."""
+
+            def do_GET(self) -> None:
+                if self.path.partition("?")[0] != "/metrics":
+                    self.send_error(HTTPStatus.NOT_FOUND, "the metrics are at /metrics")
+                    return
+                body = page.text.encode()
+                self.send_response(HTTPStatus.OK)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's
+                """Nothing: scrapes are not news."""
+
+        return Handler
+
+
+class WandB:
+    """Rows over env steps in a project of Weights & Biases; a resumed run goes on there."""
+
+    def __init__(self, project: str, folder: Path, config: Mapping[str, Any]) -> None:
+        wandb = importlib.import_module("wandb")
+        note = folder / "wandb.json"
+        known = json.loads(note.read_text())["id"] if note.is_file() else None
+        try:
+            self._run = wandb.init(
+                project=project,
+                name=folder.name,
+                group=str(config.get("name")),
+                dir=str(folder),
+                config=dict(config),
+                id=known,
+                resume="allow",
+            )
+        except Exception as error:  # whatever W&B raises: not logged in, no network, bad name
+            raise ConfigError(f"W&B cannot open the project {project!r}: {error}") from error
+        note.write_text(json.dumps({"id": self._run.id}) + "\n")
+        # Not W&B's own step, which must grow: a resumed run learns some batches again.
+        self._run.define_metric("*", step_metric="train/env_steps")
+
+    def write(self, row: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
+        """Log the numbers of one row."""
+        self._run.log(_numbers(row, clock))
+
+    def show(self, state: Mapping[str, Any]) -> None:
+        """Keep the state as the run's summary."""
+        self._run.summary.update({k: v for k, v in state.items() if k != "time_split"})
+
+    def close(self) -> None:
+        """Finish the run there."""
+        self._run.finish()
+
+
+_TOTALS = {
+    "env_steps": "Env transitions.",
+    "agent_steps": "Env transitions, over all lanes.",
+    "train_samples": "Valid rows learned from, once an epoch.",
+    "episodes": "Episodes that ended.",
+    "updates": "Optimiser steps.",
+    "worker_restarts": "Workers that were started again.",
+}
+_GAUGES = {
+    "version": "Version of the parameters.",
+    "seconds": "Seconds the run has taken, over all of its starts.",
+    "env_steps_per_second": "Env transitions a second, over the whole run.",
+    "mean_return": "Mean raw return of the last 100 episodes.",
+    "staleness_mean": "Mean staleness of the blocks learned, in versions.",
+    "staleness_max": "Highest staleness of a block learned, in versions.",
+}
+
+
+def exposition(state: Mapping[str, Any], experiment: str) -> str:
+    """The numbers of a run's state in Prometheus' text format."""
+    run = {"experiment": experiment}
+    lines = []
+    for name, words in _TOTALS.items():
+        lines += _metric(f"srl_{name}_total", "counter", words, [(run, state.get(name))])
+    for name, words in _GAUGES.items():
+        lines += _metric(f"srl_{name}", "gauge", words, [(run, state.get(name))])
+    ledger = {k.removeprefix("blocks_"): v for k, v in state.items() if k.startswith("blocks_")}
+    blocks = [(run | {"state": name}, value) for name, value in ledger.items()]
+    lines += _metric("srl_blocks", "gauge", "The ledger: what became of every block.", blocks)
+    seconds = [
+        (run | {"worker": kind, "part": part}, value)
+        for kind, split in state.get("time_split", {}).items()
+        for part, value in split.items()
+    ]
+    words = "Where the time of a kind of worker went."
+    lines += _metric("srl_worker_seconds_total", "counter", words, seconds)
+    return "\n".join(lines) + "\n"
+
+
+def _metric(
+    name: str, kind: str, words: str, samples: Sequence[tuple[Mapping[str, str], Any]]
+) -> list[str]:
+    """One metric's lines; none where nothing of it is known yet."""
+    shown = [f"{name}{_labels(of)} {float(value)!r}" for of, value in samples if _is_number(value)]
+    return [f"# HELP {name} {words}", f"# TYPE {name} {kind}", *shown] if shown else []
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return "{" + inside + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _numbers(row: Mapping[str, Any], clock: Mapping[str, Any]) -> dict[str, float]:
+    """What is a number of a row, by the names charts have."""
+    named = {f"train/{k}": v for k, v in row.items()} | {f"time/{k}": v for k, v in clock.items()}
+    return {name: float(value) for name, value in named.items() if _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _port_error(port: int, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"metrics.prometheus-port {port} of {LOOPBACK} cannot be opened ({error.strerror}): choose "
+        "another, or 0 for a free one"
+    )

@@ -46,7 +46,7 @@ def check_env(make: MakeEnv, request: EnvRequest, *, steps: int = 200) -> list[s
             env.close()
         if problems:
             return problems
-        run = Run(make, request, [_fixed_actions(agent.action, request, steps) for agent in agents])
+        run = Run(make, request, [fixed_actions(agent.action, request, steps) for agent in agents])
         played = run.play(fill=0)
         problems += _row_problems(played, agents)
         problems += _limit_problems(played, max_steps)
@@ -181,7 +181,7 @@ class Run:
         return [rows[s].played_by(c) for _, s, c in sorted(columns)]
 
 
-def _fixed_actions(space: ActionSpace, request: EnvRequest, steps: int) -> np.ndarray:
+def fixed_actions(space: ActionSpace, request: EnvRequest, steps: int) -> np.ndarray:
     """Actions `[T, E, *shape]`, the same at every call."""
     rng = np.random.default_rng(0)
     lead = (steps, request.num_envs)

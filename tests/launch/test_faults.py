@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from srl.launch.folder import RunFolder
+
 LONG = ("--launcher", "local", "--inference", "shm", "--stop.env-steps", "100000000")
 KILL_SECONDS = 10.0
 
@@ -55,6 +57,10 @@ def test_everything_ends_when_the_controller_is_killed(
     assert run.wait(KILL_SECONDS) == -signal.SIGKILL
     run.assert_nothing_left()
     assert_ledger_adds_up(run.summary)
+    assert run.summary["status"] == "running"
+    assert RunFolder(run.folder).settle() is not None
+    assert run.summary["status"] == "failed"
+    assert run.summary["env_steps"] == run.rows()[-1]["env_steps"] > 0
 
 
 def test_ctrl_c_leaves_a_checkpoint(

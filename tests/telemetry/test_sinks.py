@@ -1,6 +1,34 @@
 import json
+import socket
+import sys
+import types
+import urllib.error
+import urllib.request
 
-from srl.telemetry.sinks import JsonLines, TensorBoard
+import pytest
+
+from srl.core.errors import ConfigError
+from srl.core.experiment import MetricsConfig
+from srl.telemetry.sinks import (
+    LOOPBACK,
+    JsonLines,
+    Prometheus,
+    TensorBoard,
+    WandB,
+    check_metrics,
+    exposition,
+)
+
+STATE = {
+    "status": "running",
+    "env_steps": 1200,
+    "version": 7,
+    "mean_return": None,
+    "staleness_mean": 0.5,
+    "blocks_sent": 12,
+    "blocks_lost": 1,
+    "time_split": {"actor": {"env_step": 1.5, "wait_for_action": 0.25}},
+}
 
 
 def row(version):
@@ -10,6 +38,7 @@ def row(version):
 def test_json_lines_keep_the_clock_apart(tmp_path):
     sink = JsonLines(tmp_path / "m.jsonl", up_to_version=None)
     sink.write(row(1), {"seconds": 1.5})
+    sink.show(STATE)
     sink.close()
     assert json.loads((tmp_path / "m.jsonl").read_text()) == {**row(1), "time": {"seconds": 1.5}}
 
@@ -34,8 +63,140 @@ def test_tensorboard_files_hold_the_scalars(tmp_path):
 
     sink = TensorBoard(tmp_path)
     sink.write({**row(2), "mean_return": 7.5}, {"seconds": 3.0})
+    sink.show(STATE)
     sink.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     (scalar,) = events.Scalars("train/mean_return")
     assert (scalar.step, scalar.value) == (20, 7.5)
+
+
+def test_exposition_has_a_line_for_every_number():
+    lines = exposition(STATE, "cartpole").splitlines()
+    for line in (
+        "# TYPE srl_env_steps_total counter",
+        'srl_env_steps_total{experiment="cartpole"} 1200.0',
+        'srl_version{experiment="cartpole"} 7.0',
+        'srl_staleness_mean{experiment="cartpole"} 0.5',
+        'srl_blocks{experiment="cartpole",state="sent"} 12.0',
+        'srl_blocks{experiment="cartpole",state="lost"} 1.0',
+        'srl_worker_seconds_total{experiment="cartpole",worker="actor",part="env_step"} 1.5',
+    ):
+        assert line in lines
+    assert not any("mean_return" in line for line in lines), "not known yet"
+
+
+def test_exposition_escapes_labels():
+    text = exposition({"version": 1}, 'a"b\\c\nd')
+    assert 'srl_version{experiment="a\\"b\\\\c\\nd"} 1.0' in text
+
+
+def test_prometheus_endpoint_shows_the_last_state():
+    sink = Prometheus(0, "cartpole")
+    try:
+        assert sink.address.startswith(f"http://{LOOPBACK}:")
+        sink.write(row(1), {})
+        sink.show(STATE)
+        sink.show({**STATE, "version": 8})
+        with urllib.request.urlopen(sink.address, timeout=5) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert 'srl_version{experiment="cartpole"} 8.0' in answer.read().decode()
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(sink.address.replace("/metrics", "/"), timeout=5)
+        assert refused.value.code == 404
+        refused.value.close()
+    finally:
+        sink.close()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(sink.address, timeout=5)
+
+
+def test_prometheus_port_in_use_is_refused():
+    with socket.socket() as other:
+        other.bind((LOOPBACK, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"prometheus-port {port} of 127.0.0.1 cannot be"):
+            check_metrics(MetricsConfig(prometheus_port=port))
+        with pytest.raises(ConfigError, match="choose another"):
+            Prometheus(port, "cartpole")
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_prometheus_port_that_is_none_is_refused(port):
+    with pytest.raises(ConfigError, match="must be 0 to 65535"):
+        MetricsConfig(prometheus_port=port)
+
+
+def test_wandb_that_is_not_installed_is_refused(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="pip install wandb"):
+        check_metrics(MetricsConfig(wandb="project"))
+    with pytest.raises(ConfigError, match="empty"):
+        MetricsConfig(wandb=" ")
+
+
+class FakeRun:
+    """What SRL uses of `wandb.Run`."""
+
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.id = arguments["id"] or "fresh"
+        self.summary = {}
+        self.logged = []
+        self.axes = {}
+        self.finished = False
+
+    def define_metric(self, name, step_metric):
+        self.axes[name] = step_metric
+
+    def log(self, numbers):
+        self.logged.append(numbers)
+
+    def finish(self):
+        self.finished = True
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """A fake `wandb` module; `runs` are those that were opened."""
+    module = types.ModuleType("wandb")
+    module.runs = []
+    module.init = lambda **arguments: module.runs.append(FakeRun(arguments)) or module.runs[-1]
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+def test_wandb_gets_rows_and_state(wandb, tmp_path):
+    sink = WandB("project", tmp_path, {"name": "cartpole", "seed": 3})
+    sink.write({**row(2), "mean_return": 7.5}, {"seconds": 3.0})
+    sink.show(STATE)
+    sink.close()
+    (run,) = wandb.runs
+    assert run.arguments["project"] == "project"
+    assert run.arguments["dir"] == str(tmp_path)
+    assert run.arguments["config"] == {"name": "cartpole", "seed": 3}
+    assert run.axes == {"*": "train/env_steps"}
+    assert run.logged == [
+        {"train/version": 2, "train/env_steps": 20, "train/mean_return": 7.5, "time/seconds": 3.0}
+    ]
+    assert run.summary["blocks_sent"] == 12
+    assert "time_split" not in run.summary
+    assert run.finished
+
+
+def test_wandb_of_a_resumed_run_goes_on_in_the_same_one(wandb, tmp_path):
+    WandB("project", tmp_path, {}).close()
+    WandB("project", tmp_path, {}).close()
+    first, second = wandb.runs
+    assert (first.arguments["id"], second.arguments["id"]) == (None, "fresh")
+    assert second.arguments["resume"] == "allow"
+
+
+def test_wandb_that_cannot_be_opened_is_an_error_in_words(wandb, tmp_path):
+    def init(**_):
+        raise RuntimeError("not logged in")
+
+    wandb.init = init
+    with pytest.raises(ConfigError, match=r"W&B cannot open the project 'project': not logged in"):
+        WandB("project", tmp_path, {})
