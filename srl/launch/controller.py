@@ -154,7 +154,7 @@ class Controller:
                 self._folder.remove_unfinished()  # on a full disk, the room that this needs
                 with contextlib.suppress(OSError):
                     self._write_summary()
-                    self._close_sinks()
+                self._close_sinks()
         return self._summary()
 
     def _train(self, interrupts: Interrupts) -> None:
@@ -322,9 +322,10 @@ class Controller:
     def _close_sinks(self) -> None:
         state = self._summary()
         while self._sinks:
-            sink = self._sinks.pop()
-            sink.show(state)
-            sink.close()
+            with contextlib.suppress(OSError):  # a full disk: the others still close
+                sink = self._sinks.pop()
+                sink.show(state)
+                sink.close()
 
     def _evaluate(self, interrupts: Interrupts) -> None:
         """Play the last checkpoint; sets the return, or why there is none."""
