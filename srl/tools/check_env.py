@@ -44,7 +44,13 @@ _NUM_ACTIONS = 256
 
 _CHECKS = {
     "playing": ("cannot be played",),
-    "spec": ("spec.", "not a name", "category count", "see and do alike"),
+    "spec": (
+        "spec.num_envs",
+        "spec.restores is empty",
+        "not a name",
+        "category count",
+        "see and do alike",
+    ),
     "final observation": ("final observation",),
     "truncation flag": ("must be truncated", "not only terminated"),
     "autoreset": ("'first' must", "'valid' must", "reset step", "episodes together"),

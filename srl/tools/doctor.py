@@ -27,6 +27,7 @@ EXTRAS = {
     "mujoco": "mujoco",
     "envpool": "envpool",
     "pettingzoo": "pettingzoo",
+    "minigrid": "minigrid",
     "ray": "ray",
     "wandb": "wandb",
 }

@@ -5,6 +5,7 @@ import pytest
 
 from srl.core.errors import ConfigError
 from srl.core.experiment import EnvConfig
+from srl.tools import check_env
 from srl.tools.check_env import Speed, check, find_env, with_options
 
 FILE = Path(__file__).parent / "envs_to_check.py"
@@ -85,6 +86,28 @@ def test_agents_are_checked_in_sets():
 def test_env_that_cannot_be_built_is_refused():
     with pytest.raises(ConfigError, match="no licence"):
         findings_of(f"{FILE}:NotBuilt")
+
+
+@pytest.mark.parametrize(
+    ("about", "sentence"),
+    [
+        ("playing", "it cannot be played: env 'x' failed in reset"),
+        ("spec", "spec.restores is empty: say in a sentence what save brings back"),
+        ("final observation", "the final observation of an episode must be shown before the next"),
+        ("truncation flag", "an episode that ends at its limit of 9 steps must be truncated, not"),
+        ("autoreset", "'first' must be True exactly on the row after a reset: agent 0"),
+        ("autoreset", "a reset step must be neither terminated nor truncated: agent 0"),
+        ("finite values", "observation 'obs' must be below its number of categories: agent 0"),
+        ("reproducible seeding", "two builds with the same seed and actions must agree"),
+        ("independent seeding", "envs 0 and 1 of a batch must be seeded apart"),
+        ("save and load", "load() must bring back the state saved at row 3, as spec.restores says"),
+        ("sets of agents", "sets of agents must not change data: of agent 0"),
+        ("contract", "something that the contract will check one day"),
+    ],
+)
+def test_sentence_of_the_contract_is_under_its_check(about, sentence):
+    findings = list(check_env._judge([sentence], {}, 9))
+    assert lines_of(findings, "problem") == {about: sentence}
 
 
 def test_share_of_a_reset_is_of_reset_and_steps():
