@@ -36,14 +36,18 @@ class LocalLauncher:
         with (folder / "logs" / "node-agent.log").open("ab") as file:
             self._sockets = _socket_folder()
             program = [sys.executable, "-P", "-m", "srl.launch.node_agent"]
-            self._agent = subprocess.Popen(
-                [*program, str(theirs.fileno()), str(self._sockets)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,  # Ctrl-C in the terminal reaches the controller alone
-            )
+            try:
+                self._agent = subprocess.Popen(
+                    [*program, str(theirs.fileno()), str(self._sockets)],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,  # Ctrl-C in the terminal reaches the controller alone
+                )
+            except OSError:
+                shutil.rmtree(self._sockets, ignore_errors=True)
+                raise
         theirs.close()
         self._ended = False
 
