@@ -39,7 +39,7 @@ AGENT = Counter().agent
 ROLLOUT, ENVS, GROUPS, AGENTS, BATCH, BATCHES, SLOTS = 5, 2, 2, 2, 2, 4, 5
 LANES = ENVS * AGENTS
 ROW_ELEMENTS = LANES * 4
-LAYOUT = Layout(route_spec(AGENT, FakePolicy(AGENT).outputs), ROLLOUT + 1, LANES, ENVS)
+LAYOUT = Layout(route_spec(AGENT, FakePolicy(AGENT).records), ROLLOUT + 1, LANES, ENVS)
 
 
 class Traffic:
@@ -164,13 +164,15 @@ def make_actor(producer, inference):
         reseed="episode",
     )
     envs = [Counter.make_batch(request) for _ in range(GROUPS)]
-    ends = RouteEnds(AGENT, tuple(range(AGENTS)), LAYOUT, producer, inference)
+    ends = RouteEnds(
+        AGENT, tuple(range(AGENTS)), LAYOUT, producer, inference, FakePolicy(AGENT).records
+    )
     return Actor("actor-0", envs, [ends], first_env=0)
 
 
 def make_trainer(consumer, parameters):
     gate = Gate(num_producers=1, batch=BATCH, max_staleness=0)
-    staging = Staging(consumer, gate, LAYOUT, rollout=ROLLOUT, num_buffers=1)
+    staging = Staging(consumer, gate, LAYOUT, burn_in=0, num_buffers=1)
     learner = FakeLearner(FakePolicy(AGENT))
     return Trainer("trainer-0", learner, staging, parameters, thread=None, total_env_steps=None)
 
@@ -225,7 +227,7 @@ def check_learned(trainer):
 def test_observation_is_written_once_and_read_twice_over_shared_memory(traffic):
     folder, context = tempfile.mkdtemp(prefix="srl-", dir="/tmp"), zmq.Context()
     arena = Arena.create("blocks", block_arena_bytes(LAYOUT, 1, SLOTS))
-    replies = ReplyLayout(FakePolicy(AGENT).outputs, 1, GROUPS, LANES)
+    replies = ReplyLayout(FakePolicy(AGENT).records.outputs, 1, GROUPS, LANES)
     slab = Arena.create("replies", replies.nbytes)
     digest, parameters = LAYOUT.spec.digest(), InlineParameters()
 

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
+from srl.core.algorithm import Records
 from srl.core.arrays import Arrays
+from srl.core.collective import Collective
 from srl.core.env import AgentSpec, Discrete
 from srl.core.errors import ConfigError
 from srl.core.spec import Spec
@@ -39,23 +41,22 @@ class ReinforceConfig:
     hidden: int = 32
     """Size of the hidden layer."""
 
-    @property
-    def bootstrap(self) -> int:
-        """One row, for the value of the observation after the last step."""
-        return 1
-
-    def policy_outputs(self, agent: AgentSpec) -> Spec:
+    def records(self, agent: AgentSpec) -> Records:
         """The action, and nothing else."""
         if not isinstance(agent.action, Discrete) or agent.observation_names != ("obs",):
             raise ConfigError("reinforce needs one observation array and a Discrete action")
-        return Spec((agent.action.field,))
+        return Records(Spec((agent.action.field,)))
 
     def make_policy(self, agent: AgentSpec, *, seed: int, device: str) -> "ReinforcePolicy":
         """A policy with fresh weights; small enough for the CPU, whatever the device."""
         return ReinforcePolicy(self, agent, seed)
 
-    def make_learner(self, agent: AgentSpec, *, seed: int, device: str) -> "Reinforce":
+    def make_learner(
+        self, agent: AgentSpec, *, seed: int, device: str, ranks: Collective
+    ) -> "Reinforce":
         """A learner with fresh weights."""
+        if ranks.size > 1:
+            raise ConfigError("reinforce learns with one trainer")
         return Reinforce(self, agent, seed)
 
 
@@ -63,7 +64,7 @@ class ReinforcePolicy:
     """One network for logits and value, and the generator it samples with."""
 
     def __init__(self, config: ReinforceConfig, agent: AgentSpec, seed: int) -> None:
-        self.outputs = config.policy_outputs(agent)
+        self.records = config.records(agent)
         self._generator = torch.Generator().manual_seed(seed)
         num_inputs, num_actions = agent.observations[0].shape[0], getattr(agent.action, "n", 0)
         with torch.random.fork_rng(devices=[]):

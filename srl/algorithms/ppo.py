@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srl.core.algorithm import Arrays
+from srl.core.algorithm import Arrays, Records
+from srl.core.collective import Collective
 from srl.core.env import AgentSpec
 from srl.core.errors import ConfigError
 from srl.core.spec import Field, Spec
@@ -106,28 +107,34 @@ class PPOConfig:
         multiple = f"a multiple of algorithm.rollout ({self.rollout})"
         check(multiple, lambda x: x % self.rollout == 0, "batch_size")
 
-    def policy_outputs(self, agent: AgentSpec) -> Spec:
+    def records(self, agent: AgentSpec) -> Records:
         """Action, its log-probability and the state value."""
         if not agent.observations:
             raise ConfigError("algorithm ppo needs an agent that observes something")
-        return Spec(
-            (agent.action.field, Field("log_prob", (), "float32"), Field("value", (), "float32"))
+        return Records(
+            Spec(
+                (
+                    agent.action.field,
+                    Field("log_prob", (), "float32"),
+                    Field("value", (), "float32"),
+                )
+            )
         )
 
     def make_policy(self, agent: AgentSpec, *, seed: int, device: str) -> "PPOPolicy":
         """A policy with fresh weights."""
         return PPOPolicy(self, agent, seed=seed, device=device)
 
-    def make_learner(self, agent: AgentSpec, *, seed: int, device: str) -> "PPO":
-        """A learner with fresh weights."""
-        return PPO(self, agent, seed=seed, device=device)
+    def make_learner(self, agent: AgentSpec, *, seed: int, device: str, ranks: Collective) -> "PPO":
+        """A learner with fresh weights, one of several that learn together."""
+        return PPO(self, agent, seed=seed, device=device, ranks=ranks)
 
 
 class PPOPolicy:
     """An actor-critic network and the generator it samples with."""
 
     def __init__(self, config: PPOConfig, agent: AgentSpec, *, seed: int, device: str) -> None:
-        self.outputs = config.policy_outputs(agent)
+        self.records = config.records(agent)
         self.device = torch.device(device)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -204,8 +211,11 @@ class Rows:
 class PPO:
     """Learns a PPOPolicy, batch by batch."""
 
-    def __init__(self, config: PPOConfig, agent: AgentSpec, *, seed: int, device: str) -> None:
+    def __init__(
+        self, config: PPOConfig, agent: AgentSpec, *, seed: int, device: str, ranks: Collective
+    ) -> None:
         self.config = config
+        self.ranks = ranks
         self.policy = PPOPolicy(config, agent, seed=seed, device=device)
         self.updates = 0
         self._adam = Adam(self.policy.network, epsilon=config.adam_epsilon)

@@ -4,29 +4,48 @@ The learner turns batches into new weights. Neither knows of streams, processes 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from srl.core.arrays import Arrays
+from srl.core.collective import Collective
 from srl.core.env import AgentSpec
 from srl.core.spec import Spec
+
+
+@dataclass(frozen=True)
+class Records:
+    """What an algorithm wants in its blocks, beside observations and what came of the actions."""
+
+    outputs: Spec
+    """Fields that `act` returns and that are recorded in every row: `action` and what else."""
+    state: Spec = field(default_factory=lambda: Spec(()))
+    """Fields of a lane's recurrent state, `per="chunk"`: `act` is given the latest and returns the
+    next. Recorded where training chunks start, and at the last row."""
+    chunk: int = 1
+    """Rows of a training chunk; the rollout is a multiple of it."""
+    burn_in: int = 0
+    """Rows before each chunk over which a recurrent state is brought up to date."""
 
 
 class Policy(Protocol):
     """Weights and the rule to act by them. Used by one thread."""
 
-    outputs: Spec
-    """Fields that `act` returns and that are recorded in every row: `action` and what else."""
+    records: Records
+    """What `act` returns, and how its state is recorded."""
 
     def act(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Sample actions for `N` lanes.
 
         Args:
-            inputs: observation fields and `first`, each `[N, *shape]`; not kept, not written.
+            inputs: observation fields, `first` and the fields of the state, each `[N, *shape]`
+                (a stacked one `[N, stack, *shape]`); not kept, not written. Where `first` holds, a
+                state is of the episode before: to be taken as zeros.
 
         Returns:
-            Every field of `outputs`, `[N, *shape]`.
+            Every field of the outputs and of the state, `[N, *shape]`.
         """
         ...
 
@@ -68,8 +87,9 @@ class Learner(Protocol):
         """Learn one batch.
 
         Args:
-            batch: every field of the route's Spec, `[R, B, *shape]` (`head` fields `[B]`);
-                `R` = `rollout + 1`. Not kept after the call.
+            batch: every field of the route's Spec, `[R, B, *shape]` (`head` fields `[B]`, states
+                `[C, B]`, those of envs `[R, B / agents]`); `R` = `burn_in + rollout + 1`. Not
+                kept after the call.
             progress: how much of the run is done, 0..1, for schedules; 0 where it is unknown.
 
         Returns:
@@ -99,14 +119,19 @@ class AlgorithmConfig(Protocol):
         """Rows of experience, over all lanes, that one call of `learn` gets."""
         ...
 
-    def policy_outputs(self, agent: AgentSpec) -> Spec:
-        """Fields the policy records; raises ConfigError where the agent's spaces do not fit."""
+    def records(self, agent: AgentSpec) -> Records:
+        """What its blocks hold; raises ConfigError where the agent's spaces do not fit."""
         ...
 
     def make_policy(self, agent: AgentSpec, *, seed: int, device: str) -> Policy:
         """A policy with fresh weights; equal seeds give equal weights and equal samples."""
         ...
 
-    def make_learner(self, agent: AgentSpec, *, seed: int, device: str) -> Learner:
-        """A learner with fresh weights."""
+    def make_learner(
+        self, agent: AgentSpec, *, seed: int, device: str, ranks: Collective
+    ) -> Learner:
+        """A learner with fresh weights, one of `ranks.size` that learn together.
+
+        Equal seeds give equal weights; what differs by rank comes from `ranks.rank`.
+        """
         ...

@@ -2,14 +2,18 @@
 
 The same class wraps heap memory, shared memory, a received network frame or a mapped file; its
 fields are NumPy views. Row `t` holds `obs_t`, what the policy answered, and the outcome of
-`action_t`; the last row holds only the observation that the next block begins with.
+`action_t`; the last row holds only the observation that the next block begins with. The rows of a
+burn-in come first; they repeat the end of the block before.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from srl.core.algorithm import Records
+from srl.core.arrays import Arrays
 from srl.core.env import AgentSpec, ObservationRows, OutcomeRows
 from srl.core.errors import SpecError
 from srl.core.spec import Field, Spec
@@ -36,9 +40,23 @@ OUTCOME = Spec(
 VERSION = Spec((Field("version", (), "int64"),))
 
 
-def route_spec(agent: AgentSpec, outputs: Spec) -> Spec:
-    """The Spec of the blocks of one route: what its agents see, answer and get."""
-    return HEAD + agent.observation_spec + MASKS + outputs + VERSION + OUTCOME
+def route_spec(agent: AgentSpec, records: Records) -> Spec:
+    """The Spec of the blocks of one route: what its agents see, answer, remember and get."""
+    seen = agent.observation_spec + MASKS
+    return HEAD + seen + records.outputs + records.state + VERSION + OUTCOME
+
+
+def route_layout(
+    agent: AgentSpec, records: Records, *, rollout: int, lanes: int, envs: int
+) -> "Layout":
+    """Layout of the blocks of one route."""
+    rows = records.burn_in + rollout + 1
+    return Layout(route_spec(agent, records), rows, lanes, envs, records.chunk)
+
+
+def input_names(agent: AgentSpec, records: Records) -> tuple[str, ...]:
+    """Fields that a policy is shown."""
+    return (*agent.observation_names, "first", *records.state.names)
 
 
 def aligned(num_bytes: int) -> int:
@@ -48,21 +66,39 @@ def aligned(num_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each field of a block lies: a pure function of Spec, rows, lanes and envs."""
+    """Where each field of a block lies: a pure function of Spec, rows, lanes, envs and chunk."""
 
     spec: Spec
     rows: int
     lanes: int
     envs: int
+    chunk: int = 1
+    """Rows between two recorded states."""
+
+    @property
+    def num_states(self) -> int:
+        """Recorded states: at every `chunk`-th row but the last, and the latest one."""
+        return -(-(self.rows - 1) // self.chunk) + 1
 
     def shape_of(self, field: Field) -> tuple[int, ...]:
         """Whole shape of a field's array in a block."""
         lead = {
-            "lane": (self.rows, self.lanes),
+            "lane": (self.rows + field.stack - 1, self.lanes),
             "env": (self.rows, self.envs),
             "head": (self.lanes,),
+            "chunk": (self.num_states, self.lanes),
         }[field.per]
         return lead + field.shape
+
+    @cached_property
+    def contexts(self) -> dict[str, int | None]:
+        """How many rows of a field's array come before row 0; None of a state, which has no rows."""
+        return {f.name: None if f.per == "chunk" else f.stack - 1 for f in self.spec}
+
+    @cached_property
+    def copied(self) -> frozenset[str]:
+        """Fields that a policy is not shown in place."""
+        return frozenset(f.name for f in self.spec if f.stack > 1 or f.per == "env")
 
     @cached_property
     def offsets(self) -> dict[str, int]:
@@ -112,24 +148,108 @@ class Block:
         stop = start + int(np.prod(shape, dtype=np.int64)) * np.dtype(field.dtype).itemsize
         return self.buffer[start:stop].view(field.dtype).reshape(shape)
 
-    def row(self, names: tuple[str, ...], t: int) -> dict[str, np.ndarray]:
-        """Views of row `t` of the named fields, each `[L, *shape]`."""
-        return {name: self.fields[name][t] for name in names}
+    def row(self, names: Iterable[str], t: int) -> Arrays:
+        """Views of row `t` of the named fields, each `[L, *shape]`; of a state, the latest."""
+        return {name: self._row(name, t) for name in names}
+
+    def inputs(self, names: Iterable[str], t: int) -> Arrays:
+        """What a policy is shown at row `t`, each `[L, *shape]`, a stack `[L, stack, *shape]`.
+
+        Views where a row can be read in place; of a stack or what envs share, copies.
+        """
+        inputs, spec = {}, self.layout.spec
+        for name in names:
+            inputs[name] = self._row(name, t)
+            if name in self.layout.copied:
+                field = spec[name]
+                inputs[name] = (
+                    inputs[name].repeat(self._agents, axis=0)
+                    if field.per == "env"
+                    else self._stacked(field, t)
+                )
+        return inputs
+
+    def answer(self, outputs: Mapping[str, np.ndarray], t: int) -> None:
+        """Write what a policy answered at row `t`."""
+        for name, array in outputs.items():
+            np.copyto(self._row(name, t), array)
+
+    def record_state(self, names: Iterable[str], t: int) -> None:
+        """Keep the latest state if a training chunk starts at row `t`."""
+        number, rest = divmod(t, self.layout.chunk)
+        if not rest:
+            for name in names:
+                np.copyto(self.fields[name][number], self.fields[name][-1])
+
+    def episodes_at(self, t: int) -> np.ndarray:
+        """`[L] int64`: number of the episode of each lane at row `t`."""
+        return self.fields["episode"] + self.fields["first"][1 : t + 1].sum(axis=0)
+
+    def steps_at(self, t: int) -> np.ndarray:
+        """`[L] int64`: number of row `t` in the episode of each lane."""
+        first = self.fields["first"][1 : t + 1]
+        began = np.where(first, np.arange(1, t + 1)[:, None], 0).max(axis=0, initial=0)
+        return np.where(began > 0, t - began, self.fields["step"] + t)
+
+    def begin_with(self, carried: "Block") -> None:
+        """Take over all rows of a shorter block as the first ones of this."""
+        for field in self.layout.spec:
+            mine, theirs = self.fields[field.name], carried.fields[field.name]
+            if field.per == "chunk":  # the latest state is the last one of both
+                np.copyto(mine[: len(theirs) - 1], theirs[:-1])
+                np.copyto(mine[-1], theirs[-1])
+            elif field.per == "head":
+                np.copyto(mine, theirs)
+            else:
+                np.copyto(mine[: len(theirs)], theirs)
+
+    def continue_from(self, source: "Block") -> None:
+        """Take over as many rows of the end of a longer block as this one has."""
+        start = source.layout.rows - self.layout.rows
+        for field in self.layout.spec:
+            mine, theirs = self.fields[field.name], source.fields[field.name]
+            if field.per == "chunk":
+                np.copyto(mine, theirs[start // self.layout.chunk :])
+            elif field.per != "head":
+                np.copyto(mine, theirs[start:])
+        np.copyto(self["lane"], source["lane"])
+        np.copyto(self["episode"], source.episodes_at(start))
+        np.copyto(self["step"], source.steps_at(start))
+
+    @property
+    def _agents(self) -> int:
+        return self.layout.lanes // self.layout.envs
+
+    def _row(self, name: str, t: int) -> np.ndarray:
+        context = self.layout.contexts[name]
+        return self.fields[name][-1 if context is None else t + context]
+
+    def _stacked(self, field: Field, t: int) -> np.ndarray:
+        """The rows `t - stack + 1` to `t` of each lane, zeros before its episode began."""
+        stack = field.stack
+        stacked = np.ascontiguousarray(self.fields[field.name][t : t + stack].swapaxes(0, 1))
+        steps = self.fields["step"] + t
+        for row in range(max(1, t - stack + 2), t + 1):
+            steps[self.fields["first"][row]] = t - row
+        for lane in np.flatnonzero(steps < stack - 1):
+            stacked[lane, : stack - 1 - steps[lane]] = 0
+        return stacked
 
     def observation_rows(self, agent: AgentSpec, t: int) -> ObservationRows:
         """Row `t` as the env writes it: observation and masks, each `[E, A, *shape]`."""
-        lead = (self.layout.envs, self.layout.lanes // self.layout.envs)
+        lead = (self.layout.envs, self._agents)
         fields = self.fields
         return ObservationRows(
-            obs={o.name: fields[o.name][t].reshape(lead + o.shape) for o in agent.observations},
+            obs={o.name: self._row(o.name, t).reshape(lead + o.shape) for o in agent.observations},
             first=fields["first"][t].reshape(lead),
             valid=fields["valid"][t].reshape(lead),
             acting=fields["acting"][t].reshape(lead),
+            central={o.name: fields[o.name][t] for o in agent.central},
         )
 
     def outcome_rows(self, t: int) -> OutcomeRows:
         """Row `t` as the env writes what came of `action_t`, each `[E, A]`."""
-        lead = (self.layout.envs, self.layout.lanes // self.layout.envs)
+        lead = (self.layout.envs, self._agents)
         fields = self.fields
         return OutcomeRows(
             reward=fields["reward"][t].reshape(lead),

@@ -9,13 +9,15 @@ An env with one set sees all of its agents in `out[0]`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from srl.core.errors import ConfigError
 from srl.core.spec import Field, Spec
+
+MASK_NAME = "action_mask"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,14 @@ class Observation:
     """Keys that lead to it in what the env itself returns."""
     start: tuple[int, ...] = ()
     """What the env itself counts categorical values from, flattened; empty: 0."""
+    stack: int = 1
+    """Newest rows that a policy is shown together, oldest first, zeros before an episode's first
+    one; the env writes one row at a time."""
+
+    @property
+    def seen_shape(self) -> tuple[int, ...]:
+        """Shape of what a policy is shown."""
+        return self.shape if self.stack == 1 else (self.stack, *self.shape)
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,8 @@ class AgentSpec:
 
     observations: tuple[Observation, ...]
     action: ActionSpace
+    central: tuple[Observation, ...] = ()
+    """Of the whole env, once for all of its agents: for a critic, never for an actor."""
 
     def to_dict(self) -> dict[str, Any]:
         """A plain form, for messages."""
@@ -95,6 +107,7 @@ class AgentSpec:
         return {
             "observations": [asdict(o) for o in self.observations],
             "action": {"kind": kind, **asdict(self.action)},
+            "central": [asdict(o) for o in self.central],
         }
 
     @staticmethod
@@ -102,20 +115,34 @@ class AgentSpec:
         """The AgentSpec that `to_dict` wrote."""
         options = {k: _tuples(v) for k, v in data["action"].items() if k != "kind"}
         kind = {"Discrete": Discrete, "MultiDiscrete": MultiDiscrete, "Box": Box}
-        observations = [{k: _tuples(v) for k, v in o.items()} for o in data["observations"]]
-        return AgentSpec(
-            tuple(Observation(**o) for o in observations), kind[data["action"]["kind"]](**options)
+        observations, central = (
+            tuple(Observation(**{k: _tuples(v) for k, v in o.items()}) for o in data[part])
+            for part in ("observations", "central")
         )
+        return AgentSpec(observations, kind[data["action"]["kind"]](**options), central)
 
     @property
     def observation_spec(self) -> Spec:
         """The observation fields of a row."""
-        return Spec(tuple(Field(o.name, o.shape, o.dtype) for o in self.observations))
+        seen = [Field(o.name, o.shape, o.dtype, stack=o.stack) for o in self.observations]
+        return Spec((*seen, *(Field(o.name, o.shape, o.dtype, "env") for o in self.central)))
 
     @property
     def observation_names(self) -> tuple[str, ...]:
-        """Names of the observation fields."""
-        return tuple(o.name for o in self.observations)
+        """Names of the observation fields, those of the whole env included."""
+        return tuple(o.name for o in (*self.observations, *self.central))
+
+    @property
+    def action_mask(self) -> Observation | None:
+        """The observation that says which actions are allowed; None where all always are.
+
+        It is the one called `action_mask`, by itself or as the last key of its path, with one
+        truth value for each choice: `[n]` for Discrete, `[sum(nvec)]` for MultiDiscrete.
+        """
+        for seen in self.observations:
+            if MASK_NAME in (seen.name, *seen.path[-1:]):
+                return seen
+        return None
 
 
 def _tuples(value: Any) -> Any:
@@ -146,7 +173,9 @@ class ObservationRows:
     valid: np.ndarray
     """bool: acting on this row is a real transition (False on the final observation)."""
     acting: np.ndarray
-    """bool: the agent acts at this row."""
+    """bool: the agent acts at this row; one that waits is rewarded for what it did before."""
+    central: dict[str, np.ndarray] = field(default_factory=dict)
+    """What the whole env shows to a central critic, `[E, ...]`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """A Spec says which fields a row has; it crosses a stream once, and only bytes follow.
 
-Axes of a field, written once for the whole project: `R` rows of a block, `L` lanes, `E` envs.
+Axes of a field, written once for the whole project: `R` rows of a block, `L` lanes, `E` envs,
+`C` recorded states.
 """
 
 import hashlib
@@ -13,8 +14,9 @@ import numpy as np
 
 from srl.core.errors import SpecError
 
-Axis = Literal["lane", "env", "head"]
-"""`lane`: `[R, L, *shape]`; `env`: `[R, E, *shape]`; `head`: `[L, *shape]`, once a block."""
+Axis = Literal["lane", "env", "head", "chunk"]
+"""`lane`: `[R, L, *shape]`; `env`: `[R, E, *shape]`; `head`: `[L, *shape]`, once a block; `chunk`:
+`[C, L, *shape]`, a recurrent state where each training chunk starts, and the latest one last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,15 @@ class Field:
     shape: tuple[int, ...]
     dtype: str
     per: Axis = "lane"
+    stack: int = 1
+    """Rows that are read together: a row of a `lane` field is its `stack` newest, oldest first. Each
+    is stored once, so a block has `stack - 1` rows of context before row 0."""
 
     def __post_init__(self) -> None:
         if self.per not in get_args(Axis) or any(n < 0 for n in self.shape):
             raise SpecError(f"field {self.name!r} has no such axis or shape: {self}")
+        if self.stack < 1 or (self.stack > 1 and self.per != "lane"):
+            raise SpecError(f"field {self.name!r} cannot be stacked: {self}")
         kind = np.dtype(self.dtype)
         if kind.name != self.dtype or kind.kind not in "biuf":
             raise SpecError(f"field {self.name!r} has the dtype {self.dtype!r}, not a number type")
@@ -85,6 +92,7 @@ class Spec:
                     tuple(int(n) for n in f["shape"]),
                     np.dtype(f["dtype"]).name,
                     f["per"],
+                    int(f["stack"]),
                 )
                 for f in json.loads(text)
             ]
@@ -108,8 +116,8 @@ class Spec:
         for mine, theirs in zip(self.fields, other.fields, strict=False):
             if mine != theirs:
                 return (
-                    f"field {mine.name!r} is {mine.dtype}{list(mine.shape)} a {mine.per} here and "
-                    f"{theirs.name!r} {theirs.dtype}{list(theirs.shape)} a {theirs.per} there"
+                    f"field {mine.name!r} is {_in_words(mine)} here and "
+                    f"{theirs.name!r} {_in_words(theirs)} there"
                 )
         longer = max(self.fields, other.fields, key=len)
         if len(self.fields) != len(other.fields):
@@ -117,6 +125,11 @@ class Spec:
             where = "here" if longer is self.fields else "there"
             return f"field {extra.name!r} exists only {where}"
         return None
+
+
+def _in_words(field: Field) -> str:
+    stacked = f" stacked {field.stack}" if field.stack > 1 else ""
+    return f"{field.dtype}{list(field.shape)} a {field.per}{stacked}"
 
 
 def spec_of(arrays: Mapping[str, np.ndarray]) -> Spec:

@@ -12,6 +12,8 @@ import numpy as np
 import zmq
 
 from srl.core.algorithm import AlgorithmConfig
+from srl.core.block import input_names
+from srl.core.collective import Alone
 from srl.core.experiment import EnvConfig
 from srl.core.streams import (
     InferenceClient,
@@ -174,7 +176,7 @@ class ShmConnector:
             self._plan.replies(route),
             self._arenas[f"replies/{route.policy}/{policy_worker}"],
             self._address("inference", route, policy_worker),
-            inputs=inference_inputs(route),
+            inputs=input_names(route.agent_spec(), route.records()),
             digest=route.layout().spec.digest(),
             incarnation=self._incarnation,
             context=self._context,
@@ -199,20 +201,14 @@ def build_worker(plan: Plan, name: str, connector: Connector) -> Worker:
     return _build_trainer(plan, worker, connector)
 
 
-def inference_inputs(route: RoutePlan) -> tuple[str, ...]:
-    """Fields of a row that a policy is shown."""
-    return (*route.agent_spec().observation_names, "first")
-
-
 def inline_inference(
     plan: Plan, route: RoutePlan, actor: int, parameters: ParameterSubscriber
 ) -> InlineInference:
     """A copy of the policy inside an actor."""
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
-    policy = algorithm.make_policy(
-        route.agent_spec(), seed=worker_seed(plan, "actor", actor), device="cpu"
-    )
-    return InlineInference(policy, parameters, inference_inputs(route))
+    agent = route.agent_spec()
+    policy = algorithm.make_policy(agent, seed=worker_seed(plan, "actor", actor), device="cpu")
+    return InlineInference(policy, parameters, input_names(agent, route.records()))
 
 
 def worker_seed(plan: Plan, kind: str, index: int) -> int:
@@ -240,6 +236,7 @@ def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker
             layout=route.layout(),
             producer=connector.producer(route, worker.index),
             inference=connector.client(route, worker.index),
+            records=route.records(),
         )
         for route in plan.routes
     ]
@@ -269,6 +266,7 @@ def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Work
         route.agent_spec(),
         seed=worker_seed(plan, "trainer", worker.index),
         device=plan.experiment["trainers"]["device"],
+        ranks=Alone(),
     )
     gate = Gate(
         num_producers=plan.experiment["actors"]["count"],
@@ -280,7 +278,7 @@ def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Work
         consumer,
         gate,
         route.layout(),
-        rollout=route.rollout,
+        burn_in=route.burn_in,
         num_buffers=2 if connector.staging_thread else 1,
     )
     return Trainer(

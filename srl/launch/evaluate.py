@@ -10,6 +10,7 @@ import numpy as np
 
 from srl.core.algorithm import Learner, Policy
 from srl.core.arrays import subset
+from srl.core.collective import Alone
 from srl.core.errors import CheckpointError
 from srl.core.experiment import Experiment
 from srl.launch.env_factory import make_env
@@ -40,7 +41,9 @@ def load_policy(experiment: Experiment[Any], route: RoutePlan, checkpoint: Check
     trainer = worker_name("trainer", route.policy, 0)
     if trainer not in checkpoint.sections:
         raise CheckpointError(f"{checkpoint.path} holds no state of {trainer}")
-    learner: Learner = experiment.algorithm.make_learner(route.agent_spec(), seed=0, device="cpu")
+    learner: Learner = experiment.algorithm.make_learner(
+        route.agent_spec(), seed=0, device="cpu", ranks=Alone()
+    )
     learner.load(subset(checkpoint.sections[trainer], "learner."))
     return learner.policy
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from srl.core.algorithm import Learner
 from srl.core.arrays import Arrays
+from srl.core.collective import Alone
 from srl.core.experiment import Experiment
 from srl.launch.connect import worker_seed
 from srl.launch.evaluate import load_policy
@@ -34,7 +35,10 @@ def fresh_sections(experiment: Experiment[Any], plan: Plan, donor: Checkpoint) -
     for worker in plan.of_kind("trainer"):
         route = plan.route(worker.policy)
         learner: Learner = experiment.algorithm.make_learner(
-            route.agent_spec(), seed=worker_seed(plan, "trainer", worker.index), device="cpu"
+            route.agent_spec(),
+            seed=worker_seed(plan, "trainer", worker.index),
+            device="cpu",
+            ranks=Alone(),
         )
         learner.policy.load_weights(load_policy(experiment, route, donor).weights())
         state = {f"learner.{name}": array for name, array in learner.save().items()}

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from srl.core.algorithm import AlgorithmConfig
-from srl.core.block import Block, Layout, route_spec
+from srl.core.algorithm import AlgorithmConfig, Records
+from srl.core.block import Block, Layout, route_layout
 from srl.core.env import AgentSpec, Discrete, Env, MultiDiscrete
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
@@ -47,6 +47,10 @@ class RoutePlan(msgspec.Struct, frozen=True):
     agent: dict[str, Any]
     outputs: str
     """JSON of the Spec of what the policy records."""
+    state: str
+    """JSON of the Spec of its recurrent state."""
+    chunk: int
+    burn_in: int
     weights: str
     """JSON of the Spec of its weights."""
     rollout: int
@@ -63,9 +67,11 @@ class RoutePlan(msgspec.Struct, frozen=True):
         """What the agents see and do."""
         return AgentSpec.from_dict(self.agent)
 
-    def outputs_spec(self) -> Spec:
-        """What the policy records."""
-        return Spec.from_json(self.outputs)
+    def records(self) -> Records:
+        """What its blocks hold beside observations and outcomes."""
+        return Records(
+            Spec.from_json(self.outputs), Spec.from_json(self.state), self.chunk, self.burn_in
+        )
 
     def weights_spec(self) -> Spec:
         """The policy's weights."""
@@ -73,8 +79,13 @@ class RoutePlan(msgspec.Struct, frozen=True):
 
     def layout(self) -> Layout:
         """Layout of one block."""
-        spec = route_spec(self.agent_spec(), self.outputs_spec())
-        return Layout(spec, self.rollout + 1, self.lanes, self.envs)
+        return route_layout(
+            self.agent_spec(),
+            self.records(),
+            rollout=self.rollout,
+            lanes=self.lanes,
+            envs=self.envs,
+        )
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -103,8 +114,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     def replies(self, route: RoutePlan) -> ReplyLayout:
         """Where policy workers of a route leave their answers."""
-        actors = self.experiment["actors"]
-        return ReplyLayout(route.outputs_spec(), actors["count"], actors["groups"], route.lanes)
+        actors, records = self.experiment["actors"], route.records()
+        answers = records.outputs + records.state
+        return ReplyLayout(answers, actors["count"], actors["groups"], route.lanes)
 
     def arenas(self) -> dict[str, int]:
         """Shared memory of the local launcher: name to bytes."""
@@ -179,8 +191,9 @@ def probe_env(env: Env, routes: Sequence[RoutedAgents]) -> None:
     rng = np.random.default_rng(0)
     num_envs, blocks = env.spec.num_envs, []
     for route in routes:
-        spec = route_spec(route.agent, Spec((route.agent.action.field,)))
-        layout = Layout(spec, 2, num_envs * len(route.agents), num_envs)
+        records = Records(Spec((route.agent.action.field,)))
+        lanes = num_envs * len(route.agents)
+        layout = route_layout(route.agent, records, rollout=1, lanes=lanes, envs=num_envs)
         blocks.append((route.agent, Block.allocate(layout)))
     env.reset([block.observation_rows(agent, 0) for agent, block in blocks])
     for _ in range(_PROBE_STEPS):
@@ -217,8 +230,13 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
             f"block: {algorithm.rollout} (algorithm.rollout) x {lanes} lanes (actors.envs / "
             f"actors.groups x agents) = {rows}; for example {fewer} or {fewer + rows}"
         )
-    outputs = algorithm.policy_outputs(routed.agent)
-    block = Layout(route_spec(routed.agent, outputs), algorithm.rollout + 1, lanes, envs)
+    records = algorithm.records(routed.agent)
+    if algorithm.rollout % records.chunk:
+        raise ConfigError(
+            f"algorithm.rollout ({algorithm.rollout}) must be a multiple of the rows of a training "
+            f"chunk ({records.chunk})"
+        )
+    block = route_layout(routed.agent, records, rollout=algorithm.rollout, lanes=lanes, envs=envs)
     if block.nbytes > MAX_BLOCK_BYTES:
         raise ConfigError(
             f"a block of {lanes} lanes x {algorithm.rollout} rows has {block.nbytes / 1e6:.1f} MB, "
@@ -232,7 +250,10 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
         policy=routed.policy,
         agents=routed.agents,
         agent=routed.agent.to_dict(),
-        outputs=outputs.to_json(),
+        outputs=records.outputs.to_json(),
+        state=records.state.to_json(),
+        chunk=records.chunk,
+        burn_in=records.burn_in,
         weights=spec_of(policy.weights()).to_json(),
         rollout=algorithm.rollout,
         lanes=lanes,

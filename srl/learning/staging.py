@@ -22,7 +22,10 @@ from srl.transport.wake import Wake
 
 @dataclass
 class Batch:
-    """Columns for `num_blocks` blocks; every array `[R, B, *shape]` (`head` fields `[B]`)."""
+    """Columns for `num_blocks` blocks.
+
+    Every array is `[R, B, *shape]`; `head` fields `[B]`, states `[C, B]`, of envs `[R, B / agents]`.
+    """
 
     arrays: Arrays
     num_blocks: int = 0
@@ -40,14 +43,15 @@ class Staging:
         gate: Gate,
         layout: Layout,
         *,
-        rollout: int,
+        burn_in: int,
         num_buffers: int,
     ) -> None:
         self.gate = gate
         self.telemetry = Telemetry()
         self._consumer = consumer
         self._layout = layout
-        self._rollout = rollout
+        self._learned = slice(burn_in, layout.rows - 1)
+        """Rows of a block that are learned from."""
         self._abandoned = 0
         batches = [self._allocate() for _ in range(num_buffers)]
         self._free: deque[Batch] = deque(batches)
@@ -144,8 +148,8 @@ class Staging:
     def _stage(self, delivery: Delivery) -> None:
         block, gate = delivery.block, self.gate
         gate.delivered[delivery.producer] += 1
-        valid = block["valid"][: self._rollout]
-        versions = block["version"][: self._rollout][valid]
+        valid = block["valid"][self._learned]
+        versions = block["version"][self._learned][valid]
         oldest = int(versions.min()) if versions.size else self._next_version
         if is_too_old(
             learned_at=self._next_version, oldest_row=oldest, max_staleness=gate.max_staleness
@@ -162,7 +166,7 @@ class Staging:
         self._consumer.take(delivery, dropped=False)
         batch.num_blocks += 1
         batch.oldest_rows.append(oldest)
-        of_envs = valid.reshape(self._rollout, self._layout.envs, -1).any(axis=2)
+        of_envs = valid.reshape(len(valid), self._layout.envs, -1).any(axis=2)
         batch.env_steps += int(np.count_nonzero(of_envs))
         if batch.num_blocks == gate.batch:
             self._ready.append(batch)

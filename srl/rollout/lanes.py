@@ -1,13 +1,15 @@
 """The lanes of one group on one route: their streams, the block they fill, what they carry over.
 
-A block's last row holds the observation that the next block begins with. It is carried in a
-one-row block of its own, because the next block may only be granted after this one was learned.
+A block's last row holds the observation that the next block begins with. It is carried, after the
+rows of a burn-in, in a block of its own, because the next block may only be granted after this one
+was learned.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from srl.core.algorithm import Records
 from srl.core.block import Block, Layout
 from srl.core.env import AgentSpec, ObservationRows, OutcomeRows
 from srl.core.streams import Grant, InferenceClient, SampleProducer
@@ -25,6 +27,7 @@ class RouteEnds:
     """Of the blocks of one group."""
     producer: SampleProducer
     inference: InferenceClient
+    records: Records
 
 
 class Lanes:
@@ -34,9 +37,11 @@ class Lanes:
         layout = ends.layout
         self.ends = ends
         self.grant: Grant | None = None
-        self.carry = Block.allocate(Layout(layout.spec, 1, layout.lanes, layout.envs))
-        self.episodes = Episodes(lane_ids)
-        self._shared = (*ends.agent.observation_names, "first", "valid", "acting")
+        self.burn_in = ends.records.burn_in
+        self.carry = Block.allocate(replace(layout, rows=self.burn_in + 1))
+        self.carry["lane"][:] = lane_ids
+        self.episodes = Episodes(len(lane_ids))
+        self._states = ends.records.state.names
         self._lead = (layout.envs, layout.lanes // layout.envs)
 
     @property
@@ -45,20 +50,32 @@ class Lanes:
         return self._granted().block
 
     def carry_rows(self) -> ObservationRows:
-        """Where the env writes what it shows at a reset."""
-        return self.carry.observation_rows(self.ends.agent, 0)
+        """Where the env writes what it shows at a reset: after a burn-in that is not valid."""
+        return self.carry.observation_rows(self.ends.agent, self.burn_in)
+
+    def start_over(self, t: int) -> None:
+        """The episodes at row `t` are lost, and the block with them: a reset begins the next."""
+        if self.grant is not None:
+            np.copyto(self.carry["episode"], self.grant.block.episodes_at(t))
+            self.ends.producer.abandon(self.grant)
+            self.grant = None
+        self.carry["episode"][:] += 1
+        self.carry["step"].fill(0)
+        self.carry["valid"].fill(False)
+        self.episodes.start_over()
 
     def acquire(self) -> bool:
-        """Get leave to fill a block and begin it with the carried row; False while there is none."""
+        """Get leave to fill a block and begin it with what was carried; False while there is none."""
         if self.grant is None:
             self.grant = self.ends.producer.acquire()
             if self.grant is not None:
-                self._copy_shared(self.carry, 0, self.grant.block, 0)
-                self.episodes.write_head(self.grant.block)
+                self.grant.block.begin_with(self.carry)
         return self.grant is not None
 
     def ask(self, group: int, t: int) -> None:
         """Ask for the actions of row `t`."""
+        if self._states:
+            self.block.record_state(self._states, t)
         self.ends.inference.post(group, self._granted(), t)
 
     def actions(self, t: int) -> np.ndarray:
@@ -75,9 +92,9 @@ class Lanes:
         return self.block.observation_rows(self.ends.agent, t)
 
     def cut(self) -> None:
-        """Send the full block; its last row is carried to the next."""
+        """Send the full block; its last row, and a burn-in before it, are carried to the next."""
         grant = self._granted()
-        self._copy_shared(grant.block, grant.block.layout.rows - 1, self.carry, 0)
+        self.carry.continue_from(grant.block)
         self.ends.producer.send(grant)
         self.grant = None
 
@@ -85,7 +102,3 @@ class Lanes:
         if self.grant is None:
             raise AssertionError("these lanes have no block")
         return self.grant
-
-    def _copy_shared(self, source: Block, from_row: int, target: Block, to_row: int) -> None:
-        for name in self._shared:
-            np.copyto(target[name][to_row], source[name][from_row])

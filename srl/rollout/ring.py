@@ -22,13 +22,16 @@ class Group:
         self.index = index
         self.env = env
         self.row = 0
-        self.rollout = 0
+        self.burn_in = 0
+        """Rows that begin a block already filled; the same on every route."""
+        self.last_row = 0
         self.lanes = []
         for ends in routes:
             envs = first_env + np.arange(env.spec.num_envs)
             lane_ids = (envs[:, None] * num_agents + np.array(ends.agents)).reshape(-1)
             self.lanes.append(Lanes(ends, lane_ids))
-            self.rollout = ends.layout.rows - 1
+            self.burn_in = ends.records.burn_in
+            self.last_row = ends.layout.rows - 1
         self.unanswered = 0
         """Routes whose actions have not come yet."""
         self.parked = True
@@ -43,7 +46,7 @@ class Group:
         granted = [lanes.acquire() for lanes in self.lanes]  # every route, also after a refusal
         if not all(granted):
             return False
-        self.parked, self.row = False, 0
+        self.parked, self.row = False, self.burn_in
         self.ask()
         return True
 
@@ -66,7 +69,7 @@ class Group:
         """Take in what the step brought; returns the episodes that ended."""
         finished = []
         for lanes in self.lanes:
-            finished += lanes.episodes.observe(lanes.block, self.row)
+            finished += lanes.episodes.observe(lanes.block, self.row).values()
         self.row += 1
         return finished
 
@@ -122,9 +125,6 @@ class Group:
     def _start_over(self) -> None:
         """The episodes under way are gone: give the half-filled blocks back and reset."""
         for lanes in self.lanes:
-            if lanes.grant is not None:
-                lanes.ends.producer.abandon(lanes.grant)
-                lanes.grant = None
-            lanes.episodes.start_over()
+            lanes.start_over(self.row)
         self.parked, self.unanswered = True, 0
         self.reset()

@@ -112,7 +112,10 @@ class Rows:
         seen = [
             ObservationRows(
                 {o.name: filled(lead + o.shape, o.dtype) for o in agent.observations},
-                *(filled(lead, "bool") for _ in range(3)),
+                filled(lead, "bool"),
+                filled(lead, "bool"),
+                filled(lead, "bool"),
+                {o.name: filled((lead[0], *o.shape), o.dtype) for o in agent.central},
             )
             for _ in range(shape[0] + 1)
         ]

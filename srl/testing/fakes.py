@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from srl.core.algorithm import Records
 from srl.core.arrays import Arrays
 from srl.core.env import AgentSpec
 from srl.core.spec import Field, Spec
@@ -16,7 +17,7 @@ class FakePolicy:
     """Answers `mark`, the sum of what a lane sees plus the weight, and an action made of it."""
 
     def __init__(self, agent: AgentSpec) -> None:
-        self.outputs = Spec((agent.action.field, Field("mark", (), "float32")))
+        self.records = Records(Spec((agent.action.field, Field("mark", (), "float32"))))
         self.batches: list[int] = []
         """Lanes of every batch so far."""
         self._names = agent.observation_names
@@ -28,7 +29,7 @@ class FakePolicy:
         self.batches.append(num_lanes)
         seen = [np.asarray(inputs[n]).reshape(num_lanes, -1).sum(1) for n in self._names]
         mark = (np.sum(seen, axis=0) + self._weight).astype(np.float32)
-        action = self.outputs["action"]
+        action = self.records.outputs["action"]
         shaped = mark.reshape(-1, *[1] * len(action.shape)) % 2
         actions = np.broadcast_to(shaped, (num_lanes, *action.shape)).astype(action.dtype)
         return {"action": actions, "mark": mark}

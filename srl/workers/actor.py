@@ -105,7 +105,7 @@ class Actor:
             env_steps, agent_steps = group.transitions()
             telemetry.counters["env_steps"] += env_steps
             telemetry.counters["agent_steps"] += agent_steps
-        if group.row == group.rollout:
+        if group.row == group.last_row:
             with telemetry.time("send"):
                 group.cut()
             self._begin(group)

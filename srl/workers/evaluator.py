@@ -4,13 +4,14 @@ A fixed number a lane, because the first N to finish would favour short episodes
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from srl.core.algorithm import Policy
 from srl.core.arrays import Arrays
-from srl.core.block import Block, Layout, route_spec
+from srl.core.block import Block, input_names, route_layout
 from srl.core.env import AgentSpec, Env
 from srl.core.telemetry import Telemetry
 from srl.rollout.episodes import Episodes
@@ -21,14 +22,28 @@ class _Seat:
 
     def __init__(self, agent: AgentSpec, policy: Policy, num_envs: int, num_agents: int) -> None:
         num_lanes = num_envs * num_agents
-        layout = Layout(route_spec(agent, policy.outputs), 2, num_lanes, num_envs)
+        records = replace(policy.records, chunk=1, burn_in=0)
+        layout = route_layout(agent, records, rollout=1, lanes=num_lanes, envs=num_envs)
         self.agent = agent
         self.policy = policy
         self.block = Block.allocate(layout)
-        self.episodes = Episodes(np.arange(num_lanes))
+        self.carry = Block.allocate(replace(layout, rows=1))
+        self.episodes = Episodes(num_lanes)
         self.returns: list[list[float]] = [[] for _ in range(num_lanes)]
-        self.inputs = (*agent.observation_names, "first")
-        self.carried = (*agent.observation_names, "first", "valid", "acting")
+        self.inputs = input_names(agent, records)
+
+    def act(self) -> np.ndarray:
+        """Answer row 0; its actions, `[E, A, *shape]`."""
+        self.block.answer(self.policy.act_greedy(self.block.inputs(self.inputs, 0)), 0)
+        actions = self.block["action"][0]
+        return actions.reshape(self.block.layout.envs, -1, *actions.shape[1:])
+
+    def advance(self) -> None:
+        """Count what row 0 brought; row 1 becomes row 0."""
+        for lane, episode in self.episodes.observe(self.block, 0).items():
+            self.returns[lane].append(episode.agent_return)
+        self.carry.continue_from(self.block)
+        self.block.begin_with(self.carry)
 
 
 class Evaluator:
@@ -75,18 +90,13 @@ class Evaluator:
         """Play one step in every env; False when all have played enough."""
         if self.is_done:
             return False
-        for seat in self._seats:
-            outputs = seat.policy.act_greedy(seat.block.row(seat.inputs, 0))
-            np.copyto(seat.block["action"][0], outputs["action"])
-        num_envs = self._env.spec.num_envs
-        actions = [seat.block["action"][0] for seat in self._seats]
         self._env.step(
-            [action.reshape(num_envs, -1, *action.shape[1:]) for action in actions],
+            [seat.act() for seat in self._seats],
             [seat.block.outcome_rows(0) for seat in self._seats],
             [seat.block.observation_rows(seat.agent, 1) for seat in self._seats],
         )
         for seat in self._seats:
-            self._count(seat)
+            seat.advance()
         return True
 
     def pollables(self) -> Sequence[Any]:
@@ -103,12 +113,3 @@ class Evaluator:
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Evaluations start over."""
-
-    def _count(self, seat: _Seat) -> None:
-        block = seat.block
-        ended = np.flatnonzero(block["terminated"][0] | block["truncated"][0])
-        finished = seat.episodes.observe(block, 0)
-        for lane, episode in zip(ended, finished, strict=True):
-            seat.returns[lane].append(episode.agent_return)
-        for name in seat.carried:
-            np.copyto(block[name][0], block[name][1])

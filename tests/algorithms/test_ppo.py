@@ -5,6 +5,7 @@ import torch
 from srl.algorithms.ppo import PPOConfig
 from srl.core.algorithm import AlgorithmConfig, Learner, Policy
 from srl.core.block import Block, Layout, route_spec
+from srl.core.collective import Alone
 from srl.core.env import AgentSpec, Box, Discrete, MultiDiscrete, Observation
 from srl.core.errors import CheckpointError, ConfigError
 
@@ -26,7 +27,7 @@ def one_thread():
 def record(policy, agent, seed=0, reward=lambda obs, action: 0.0, end=0.1):
     """A batch as actors record it: random observations, the policy's answers, random ends."""
     rng = np.random.default_rng(seed)
-    layout = Layout(route_spec(agent, policy.outputs), T + 1, B, B)
+    layout = Layout(route_spec(agent, policy.records), T + 1, B, B)
     batch = Block.allocate(layout).fields
     batch["valid"][0] = batch["acting"][:] = True
     for t in range(T + 1):
@@ -47,7 +48,9 @@ def record(policy, agent, seed=0, reward=lambda obs, action: 0.0, end=0.1):
 
 
 def make(agent=DISCRETE, seed=0, **options):
-    return PPOConfig(**(SMALL | options)).make_learner(agent, seed=seed, device="cpu")
+    return PPOConfig(**(SMALL | options)).make_learner(
+        agent, seed=seed, device="cpu", ranks=Alone()
+    )
 
 
 def assert_equal(a, b):
@@ -62,9 +65,9 @@ def copies(arrays):
 
 def test_ppo_fits_the_contracts():
     config: AlgorithmConfig = PPOConfig()
-    learner: Learner = config.make_learner(DISCRETE, seed=0, device="cpu")
+    learner: Learner = config.make_learner(DISCRETE, seed=0, device="cpu", ranks=Alone())
     policy: Policy = config.make_policy(DISCRETE, seed=0, device="cpu")
-    assert policy.outputs.names == ("action", "log_prob", "value")
+    assert policy.records.outputs.names == ("action", "log_prob", "value")
     assert_equal(learner.policy.weights(), policy.weights())
 
 
@@ -88,9 +91,9 @@ def test_config_when_out_of_range_names_the_option(option, value, message):
         PPOConfig(**{option: value})
 
 
-def test_policy_outputs_when_nothing_is_observed_raise():
+def test_records_when_nothing_is_observed_raise():
     with pytest.raises(ConfigError, match="observes something"):
-        PPOConfig().policy_outputs(AgentSpec((), Discrete(2)))
+        PPOConfig().records(AgentSpec((), Discrete(2)))
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
@@ -100,8 +103,8 @@ def test_act_answers_its_spec_and_leaves_inputs_alone(space):
     obs.flags.writeable = False
     for act in (policy.act, policy.act_greedy):
         answer = act({"obs": obs, "first": np.zeros(5, bool)})
-        assert answer.keys() == set(policy.outputs.names)
-        for field in policy.outputs:
+        assert answer.keys() == set(policy.records.outputs.names)
+        for field in policy.records.outputs:
             assert answer[field.name].shape == (5, *field.shape)
             assert answer[field.name].dtype == field.dtype
 

@@ -1,15 +1,18 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srl.core.block import ALIGNMENT, Block, Layout, aligned, route_spec
+from srl.core.algorithm import Records
+from srl.core.block import ALIGNMENT, Block, Layout, aligned, route_layout, route_spec
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import SpecError
 from srl.core.spec import Field, Spec
 
 AGENT = AgentSpec((Observation("obs", (3,), "float32"),), Discrete(2))
-ROUTE = Layout(route_spec(AGENT, Spec((AGENT.action.field,))), rows=2, lanes=6, envs=3)
+ROUTE = Layout(route_spec(AGENT, Records(Spec((AGENT.action.field,)))), rows=2, lanes=6, envs=3)
 
 DTYPES = st.sampled_from(["bool", "uint8", "int16", "float32", "int64", "float64"])
 SHAPES = st.lists(st.integers(0, 4), max_size=2).map(tuple)
@@ -104,3 +107,65 @@ def test_block_row_gives_views_of_named_fields():
     block = Block.allocate(ROUTE)
     block.row(("action",), 0)["action"][3] = 1
     assert np.argwhere(block["action"]).tolist() == [[0, 3]]
+
+
+STATE = Spec((Field("state.h", (), "float32", "chunk"),))
+STACKED = AgentSpec((Observation("obs", (), "int64", stack=3),), Discrete(2))
+CENTRAL = AgentSpec(
+    (Observation("obs", (), "float32"),), Discrete(2), (Observation("all", (2,), "float32"),)
+)
+
+
+def _long(agent=AGENT, *, rollout=6, chunk=2, burn_in=3, lanes=2):
+    records = Records(Spec((agent.action.field,)), STATE, chunk, burn_in)
+    layout = route_layout(agent, records, rollout=rollout, lanes=lanes, envs=lanes)
+    return Block.allocate(layout), Block.allocate(replace(layout, rows=burn_in + 1))
+
+
+def test_states_are_recorded_where_chunks_start_and_the_latest_is_last():
+    block, _ = _long()  # rows 0..9, chunks of 2: states at rows 0, 2, 4, 6, 8, and the latest
+    assert block["state.h"].shape == (6, 2)
+    for t in range(10):
+        block["state.h"][-1] = 10 + t
+        block.record_state(["state.h"], t)
+    assert block["state.h"][:, 0].tolist() == [10, 12, 14, 16, 18, 19]
+
+
+def test_rows_of_a_burn_in_repeat_the_end_of_the_block_before():
+    block, carry = _long()
+    rows = np.arange(10)[:, None]
+    block["obs"][:] = rows[..., None]
+    block["action"][:] = rows
+    block["state.h"][:] = np.array([0, 2, 4, 6, 8, 9])[:, None]
+    block["episode"][:], block["step"][:] = 5, 7
+    block["first"][4, 1] = True
+    carry.continue_from(block)
+    following, _ = _long()
+    following.begin_with(carry)
+    assert following["obs"][:4, 0, 0].tolist() == [6, 7, 8, 9]
+    assert following["action"][:4, 0].tolist() == [6, 7, 8, 9]
+    assert following["state.h"][[0, 1, -1], 0].tolist() == [6, 8, 9]
+    assert following["episode"].tolist() == [5, 6]
+    assert following["step"].tolist() == [13, 2]
+
+
+def test_a_stack_holds_the_newest_rows_and_zeros_before_its_episode():
+    records = Records(Spec((STACKED.action.field,)))
+    layout = route_layout(STACKED, records, rollout=4, lanes=2, envs=2)
+    block = Block.allocate(layout)
+    assert block["obs"].shape == (7, 2)  # two rows of context
+    block["obs"][:] = np.arange(1, 8)[:, None]
+    block["step"][:] = [1, 9]
+    block["first"][3, 1] = True
+    seen = [block.inputs(["obs"], t)["obs"].tolist() for t in range(5)]
+    assert [lanes[0] for lanes in seen] == [[0, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, 6], [5, 6, 7]]
+    assert [lanes[1] for lanes in seen] == [[1, 2, 3], [2, 3, 4], [3, 4, 5], [0, 0, 6], [0, 6, 7]]
+    block.observation_rows(STACKED, 2).obs["obs"][:] = 0
+    assert block["obs"][4].tolist() == [0, 0]
+
+
+def test_what_an_env_shares_is_shown_to_each_of_its_agents():
+    records = Records(Spec((CENTRAL.action.field,)))
+    block = Block.allocate(route_layout(CENTRAL, records, rollout=1, lanes=4, envs=2))
+    block.observation_rows(CENTRAL, 0).central["all"][:] = [[1, 2], [3, 4]]
+    assert block.inputs(["all"], 0)["all"].tolist() == [[1, 2], [1, 2], [3, 4], [3, 4]]

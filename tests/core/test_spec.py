@@ -15,9 +15,9 @@ SPEC = Spec(
 
 def test_spec_to_json_is_canonical():
     assert SPEC.to_json() == (
-        '[{"name":"obs","shape":[4],"dtype":"float32","per":"lane"},'
-        '{"name":"team","shape":[],"dtype":"bool","per":"env"},'
-        '{"name":"n","shape":[],"dtype":"int64","per":"head"}]'
+        '[{"name":"obs","shape":[4],"dtype":"float32","per":"lane","stack":1},'
+        '{"name":"team","shape":[],"dtype":"bool","per":"env","stack":1},'
+        '{"name":"n","shape":[],"dtype":"int64","per":"head","stack":1}]'
     )
 
 
@@ -39,9 +39,9 @@ def test_spec_from_json_gives_back_the_spec_and_its_digest():
         '["obs"]',
         '{"a": 1}',
         '[{"name":"obs"}]',
-        '[{"name":"obs","shape":4,"dtype":"float32","per":"lane"}]',
-        '[{"name":"obs","shape":["x"],"dtype":"float32","per":"lane"}]',
-        '[{"name":"obs","shape":[4],"dtype":"quaternion","per":"lane"}]',
+        '[{"name":"obs","shape":4,"dtype":"float32","per":"lane","stack":1}]',
+        '[{"name":"obs","shape":["x"],"dtype":"float32","per":"lane","stack":1}]',
+        '[{"name":"obs","shape":[4],"dtype":"quaternion","per":"lane","stack":1}]',
     ],
 )
 def test_spec_from_json_of_garbage_is_refused(text):
@@ -93,11 +93,11 @@ def test_field_nbytes_counts_one_element():
 @pytest.mark.parametrize(
     "text",
     [
-        '[{"name":"x","shape":[1e400],"dtype":"float32","per":"lane"}]',
-        '[{"name":"x","shape":[1],"dtype":"(1,f4","per":"lane"}]',
+        '[{"name":"x","shape":[1e400],"dtype":"float32","per":"lane","stack":1}]',
+        '[{"name":"x","shape":[1],"dtype":"(1,f4","per":"lane","stack":1}]',
         "[" * 100_000,
-        '[{"name":"x","shape":[-1],"dtype":"float32","per":"lane"}]',
-        '[{"name":"x","shape":[1],"dtype":"object","per":"lane"}]',
+        '[{"name":"x","shape":[-1],"dtype":"float32","per":"lane","stack":1}]',
+        '[{"name":"x","shape":[1],"dtype":"object","per":"lane","stack":1}]',
         '[{"name":"x","shape":[1],"dtype":"float32","per":"moon"}]',
     ],
 )

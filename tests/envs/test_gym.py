@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from srl.core.algorithm import Records
 from srl.core.block import Block, Layout, route_spec
 from srl.core.env import Box, Discrete, EnvRequest, MultiDiscrete, Observation, episode_seed
 from srl.core.errors import ConfigError, EnvError
@@ -113,7 +114,9 @@ def agent_of(env):
 
 def block_of(env, rows):
     agent, envs = agent_of(env), env.spec.num_envs
-    return Block.allocate(Layout(route_spec(agent, Spec((agent.action.field,))), rows, envs, envs))
+    return Block.allocate(
+        Layout(route_spec(agent, Records(Spec((agent.action.field,)))), rows, envs, envs)
+    )
 
 
 def reset(env, block, t=0):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from srl.core.algorithm import Records
 from srl.core.block import Block, Layout, route_spec
 from srl.core.env import AgentSpec, Discrete, EnvRequest, Observation, episode_seed
 from srl.core.errors import ConfigError, EnvError
@@ -33,7 +34,9 @@ def request_of(name, *, num_envs=2, wrappers=(), **options):
 
 def block_of(env, rows):
     agent, envs = env.spec.agents["agent_0"], env.spec.num_envs
-    return Block.allocate(Layout(route_spec(agent, Spec((agent.action.field,))), rows, envs, envs))
+    return Block.allocate(
+        Layout(route_spec(agent, Records(Spec((agent.action.field,)))), rows, envs, envs)
+    )
 
 
 def step(env, block, t):

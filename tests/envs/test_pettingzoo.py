@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from srl.core.algorithm import Records
 from srl.core.block import Block, Layout, route_spec
 from srl.core.env import EnvRequest, episode_seed
 from srl.core.errors import ConfigError, EnvError
@@ -92,7 +93,7 @@ def play(env, rows, action=0):
     """A block of all agents, lanes env-major."""
     agent, lead = env.spec.agents["a"], (env.spec.num_envs, len(env.spec.agents))
     layout = Layout(
-        route_spec(agent, Spec((agent.action.field,))), rows, lead[0] * lead[1], lead[0]
+        route_spec(agent, Records(Spec((agent.action.field,)))), rows, lead[0] * lead[1], lead[0]
     )
     block = Block.allocate(layout)
     block["action"][:] = action

@@ -4,6 +4,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from srl.core.algorithm import Records
 from srl.core.block import Block, Layout, route_spec
 from srl.core.env import EnvRequest
 from srl.core.errors import ConfigError
@@ -31,7 +32,7 @@ def play(env, act, rows):
     """A block of `rows` rows; `act` turns row t's observation [L, ...] into actions [L, ...]."""
     agent = next(iter(env.spec.agents.values()))
     lanes = env.spec.num_envs * len(env.spec.agents)
-    spec = route_spec(agent, Spec((agent.action.field,)))
+    spec = route_spec(agent, Records(Spec((agent.action.field,))))
     block = Block.allocate(Layout(spec, rows, lanes, env.spec.num_envs))
     env.reset([block.observation_rows(agent, 0)])
     for t in range(rows - 1):

@@ -13,6 +13,7 @@ import torch
 
 from srl.algorithms.ppo import PPO, PPOConfig, PPOPolicy
 from srl.core.algorithm import Arrays
+from srl.core.collective import Collective
 from srl.core.env import AgentSpec
 from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
 from srl.nets.tensors import tensor_of
@@ -22,13 +23,17 @@ _KEPT_VERSIONS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class AuditingConfig(PPOConfig):
-    def make_learner(self, agent: AgentSpec, *, seed: int, device: str) -> "AuditingPPO":
-        return AuditingPPO(self, agent, seed=seed, device=device)
+    def make_learner(
+        self, agent: AgentSpec, *, seed: int, device: str, ranks: Collective
+    ) -> "AuditingPPO":
+        return AuditingPPO(self, agent, seed=seed, device=device, ranks=ranks)
 
 
 class AuditingPPO(PPO):
-    def __init__(self, config: AuditingConfig, agent: AgentSpec, *, seed: int, device: str) -> None:
-        super().__init__(config, agent, seed=seed, device=device)
+    def __init__(
+        self, config: AuditingConfig, agent: AgentSpec, *, seed: int, device: str, ranks: Collective
+    ) -> None:
+        super().__init__(config, agent, seed=seed, device=device, ranks=ranks)
         self._judge = PPOPolicy(config, agent, seed=0, device=device)
         self._published: dict[int, Arrays] = {}
         self._version = 0

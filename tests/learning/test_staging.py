@@ -4,6 +4,7 @@ import threading
 import numpy as np
 import pytest
 
+from srl.core.algorithm import Records
 from srl.core.block import Layout, route_spec
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import StreamError
@@ -18,7 +19,9 @@ from srl.transport.blocks import BlockArena, block_arena_bytes
 AGENT = AgentSpec((Observation("obs", (3,), "float32"),), Discrete(2))
 STATE = Spec((Field("state", (2,), "float32", "env"),))
 ROLLOUT, LANES, ENVS, BATCH = 2, 4, 2, 3
-LAYOUT = Layout(route_spec(AGENT, Spec((AGENT.action.field,))) + STATE, ROLLOUT + 1, LANES, ENVS)
+LAYOUT = Layout(
+    route_spec(AGENT, Records(Spec((AGENT.action.field,)))) + STATE, ROLLOUT + 1, LANES, ENVS
+)
 
 
 class Stage:
@@ -29,9 +32,7 @@ class Stage:
         self.producers = [self.stream.producer(i) for i in range(producers)]
         self.gate = Gate(num_producers=producers, batch=BATCH, max_staleness=max_staleness)
         self.consumer = self.stream.consumer()
-        self.staging = Staging(
-            self.consumer, self.gate, LAYOUT, rollout=ROLLOUT, num_buffers=num_buffers
-        )
+        self.staging = Staging(self.consumer, self.gate, LAYOUT, burn_in=0, num_buffers=num_buffers)
         self.rng = np.random.default_rng(0)
 
     def send(self, producer, version=0):
@@ -229,7 +230,7 @@ def test_error_in_the_thread_is_raised_by_pop():
             raise StreamError("the stream broke")
 
     stage = Stage()
-    broken = Broken(stage.consumer, stage.gate, LAYOUT, rollout=ROLLOUT, num_buffers=1)
+    broken = Broken(stage.consumer, stage.gate, LAYOUT, burn_in=0, num_buffers=1)
     thread = StagingThread(broken, stage.consumer)
     thread.start()
     thread._poke.set()

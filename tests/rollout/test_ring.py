@@ -22,11 +22,13 @@ def make_group():
     streams, routes = [], []
     for members in SETS:
         policy = FakePolicy(AGENT)
-        layout = Layout(route_spec(AGENT, policy.outputs), 3, 2, 2)
+        layout = Layout(route_spec(AGENT, policy.records), 3, 2, 2)
         buffer = Arena.heap(block_arena_bytes(layout, 1, 2)).buffer
         streams.append(InlineSamples(BlockArena(buffer, layout, 1, 2)))
         inference = InlineInference(policy, parameters, ("obs", "first"))
-        routes.append(RouteEnds(AGENT, members, layout, streams[-1].producer(0), inference))
+        routes.append(
+            RouteEnds(AGENT, members, layout, streams[-1].producer(0), inference, policy.records)
+        )
     env = Counter.make_batch(
         EnvRequest(
             name="counter",
@@ -79,4 +81,4 @@ def test_group_whose_env_does_not_come_back_starts_over_and_gives_its_blocks_bac
 
 def test_lane_ids_are_those_of_the_run():
     group, _ = make_group()
-    assert [lanes.episodes.lane.tolist() for lanes in group.lanes] == [[0, 2], [1, 3]]
+    assert [lanes.carry["lane"].tolist() for lanes in group.lanes] == [[0, 2], [1, 3]]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zmq
 
+from srl.core.algorithm import Records
 from srl.core.block import Layout, route_spec
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import StreamError
@@ -35,8 +36,8 @@ from srl.transport.blocks import BlockArena, block_arena_bytes
 from srl.transport.codec import Kind
 
 AGENT = AgentSpec((Observation("obs", (3,), "float32"),), Discrete(2))
-OUTPUTS = FakePolicy(AGENT).outputs
-LAYOUT = Layout(route_spec(AGENT, OUTPUTS), rows=4, lanes=2, envs=2)
+OUTPUTS = FakePolicy(AGENT).records.outputs
+LAYOUT = Layout(route_spec(AGENT, Records(OUTPUTS)), rows=4, lanes=2, envs=2)
 
 
 class InlineSampleHarness:

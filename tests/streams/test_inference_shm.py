@@ -8,6 +8,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from srl.core.algorithm import Records
 from srl.core.block import Layout, route_spec
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import StreamError
@@ -22,7 +23,7 @@ from srl.transport.codec import Header, Kind, pack
 
 AGENT = AgentSpec((Observation("obs", (3,), "float32"),), Discrete(2))
 OUTPUTS = Spec((Field("action", (), "int64"), Field("mark", (), "float32")))
-LAYOUT = Layout(route_spec(AGENT, OUTPUTS), rows=4, lanes=2, envs=2)
+LAYOUT = Layout(route_spec(AGENT, Records(OUTPUTS)), rows=4, lanes=2, envs=2)
 DIGEST = LAYOUT.spec.digest()
 SLOTS, GROUPS = 2, 3
 

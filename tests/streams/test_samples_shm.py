@@ -8,6 +8,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from srl.core.algorithm import Records
 from srl.core.block import Layout, route_spec
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import StreamError
@@ -20,7 +21,7 @@ from srl.transport.blocks import BlockArena, block_arena_bytes
 from srl.transport.codec import Header, Kind, pack
 
 AGENT = AgentSpec((Observation("obs", (3,), "float32"),), Discrete(2))
-LAYOUT = Layout(route_spec(AGENT, Spec((AGENT.action.field,))), rows=3, lanes=2, envs=2)
+LAYOUT = Layout(route_spec(AGENT, Records(Spec((AGENT.action.field,)))), rows=3, lanes=2, envs=2)
 DIGEST = LAYOUT.spec.digest()
 
 

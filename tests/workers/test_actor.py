@@ -35,14 +35,16 @@ class Rollout:
         self.parameters.publish({"weight": np.zeros((), np.float32)}, 3)
         for members in sets:
             policy = FakePolicy(AGENT)
-            spec = route_spec(AGENT, policy.outputs)
+            spec = route_spec(AGENT, policy.records)
             layout = Layout(spec, rollout + 1, envs * len(members), envs)
             slots = groups + 1
             buffer = Arena.heap(block_arena_bytes(layout, 1, slots)).buffer
             stream = InlineSamples(BlockArena(buffer, layout, 1, slots))
             self.streams.append(stream)
             inference = InlineInference(policy, self.parameters, ("obs", "first"))
-            routes.append(RouteEnds(AGENT, members, layout, stream.producer(0), inference))
+            routes.append(
+                RouteEnds(AGENT, members, layout, stream.producer(0), inference, policy.records)
+            )
         made = [
             Counter.make_batch(
                 EnvRequest(

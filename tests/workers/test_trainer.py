@@ -14,7 +14,7 @@ from srl.transport.blocks import BlockArena, block_arena_bytes
 from srl.workers.trainer import Trainer
 
 AGENT = AgentSpec((Observation("obs", (2,), "float32"),), Discrete(2))
-LAYOUT = Layout(route_spec(AGENT, FakePolicy(AGENT).outputs), rows=3, lanes=2, envs=2)
+LAYOUT = Layout(route_spec(AGENT, FakePolicy(AGENT).records), rows=3, lanes=2, envs=2)
 
 
 class Made:
@@ -25,7 +25,7 @@ class Made:
         self.parameters = InlineParameters()
         self.learner = FakeLearner(FakePolicy(AGENT))
         gate = Gate(num_producers=1, batch=2, max_staleness=max_staleness)
-        staging = Staging(self.stream.consumer(), gate, LAYOUT, rollout=2, num_buffers=1)
+        staging = Staging(self.stream.consumer(), gate, LAYOUT, burn_in=0, num_buffers=1)
         self.trainer = Trainer(
             "trainer-0",
             self.learner,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from srl.core.algorithm import Policy
-from srl.core.arrays import Arrays, write_arrays
+from srl.core.arrays import Arrays
 from srl.core.errors import StreamError
 from srl.core.streams import Grant, ParameterSubscriber
 
@@ -15,7 +15,7 @@ class InlineInference:
     """The client's end, holding the policy; there is no other end.
 
     reads: the row's observation, parameters when a newer version is there
-    writes: the row's outputs and version
+    writes: the row's outputs and version, the latest state
     """
 
     def __init__(
@@ -36,8 +36,7 @@ class InlineInference:
             raise StreamError(
                 f"version {grant.min_version} was granted, but only {self._version} is published"
             )
-        outputs = self._policy.act(grant.block.row(self._inputs, row))
-        write_arrays(grant.block.row(tuple(outputs), row), outputs)
+        grant.block.answer(self._policy.act(grant.block.inputs(self._inputs, row)), row)
         grant.block["version"][row] = self._version
         self._answered.append(group)
 

@@ -32,14 +32,16 @@ class ReplyLayout:
     """Where the answers of one policy worker lie: one area for each (client, group)."""
 
     outputs: Spec
+    """What a policy answers, states included."""
     num_clients: int
     num_groups: int
     num_lanes: int
 
     @property
     def area(self) -> Layout:
-        """Layout of one area: the outputs of one row, and the stamp."""
-        return Layout(_STAMP + self.outputs, rows=1, lanes=self.num_lanes, envs=1)
+        """Layout of one area: the outputs of one row, the next states, and the stamp."""
+        answers = Spec(tuple(Field(f.name, f.shape, f.dtype) for f in self.outputs))
+        return Layout(_STAMP + answers, rows=1, lanes=self.num_lanes, envs=1)
 
     @property
     def nbytes(self) -> int:
@@ -102,6 +104,7 @@ class ShmInferenceClient:
         self._num_slots = num_slots
         self._digest = digest
         self._outputs = replies.outputs
+        self._answer = Block.allocate(replies.area).row(self._outputs.names, 0)
         self._welcomed: dict[int, int] = {}
         self._outstanding = [0] * len(addresses)
         self._pending: dict[int, _Pending] = {}
@@ -189,9 +192,10 @@ class ShmInferenceClient:
         if tuple(stamp) != expected:
             return False
         block, row = pending.grant.block, pending.row
-        write_arrays(block.row(self._outputs.names, row), area.row(self._outputs.names, 0))
-        if tuple(stamp) != expected:
+        write_arrays(self._answer, area.row(self._outputs.names, 0))
+        if tuple(stamp) != expected:  # a late writer came in between: the state is not touched
             return False
+        block.answer(self._answer, row)
         block["version"][row] = header.a
         del self._pending[group]
         return True
@@ -353,7 +357,7 @@ class ShmInferenceServer:
                 group=header.c,
                 sequence=header.sequence,
                 min_version=header.d,
-                inputs=block.row(self._inputs, header.b),
+                inputs=block.inputs(self._inputs, header.b),
                 reply_to=(message.peer, header.incarnation),
             )
         ]
