@@ -3,14 +3,19 @@
 Their answers are functions of the observation and the weights alone, so a test knows them.
 """
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from srl.core.algorithm import Records
 from srl.core.arrays import Arrays
 from srl.core.env import AgentSpec
+from srl.core.errors import StreamError
 from srl.core.spec import Field, Spec
+
+ResultT = TypeVar("ResultT")
 
 
 class FakePolicy:
@@ -80,3 +85,74 @@ class FakeLearner:
         """Take over what `save` returned."""
         self.updates = int(state["updates"])
         self.policy.load_weights({"weight": np.asarray(self.updates, np.float32)})
+
+
+class ThreadRanks:
+    """A Collective whose ranks are threads of one process; sums are added in the order of ranks."""
+
+    def __init__(self, rank: int, shared: list[Any], barrier: threading.Barrier) -> None:
+        """One rank of a `group`."""
+        self.rank = rank
+        self.size = len(shared)
+        self._shared = shared
+        self._barrier = barrier
+
+    @classmethod
+    def group(cls, size: int, *, seconds: float = 60.0) -> list["ThreadRanks"]:
+        """As many ranks that know each other; a call waits at most this long for the others."""
+        barrier, shared = threading.Barrier(size, timeout=seconds), [None] * size
+        return [cls(rank, shared, barrier) for rank in range(size)]
+
+    def sum_(self, tensor: Any) -> None:
+        """Replace a tensor by its sum over all ranks."""
+        total, *others = self._exchange(tensor.detach().clone())
+        for other in others:
+            total = total + other
+        tensor.detach().copy_(total)
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """The values of every rank."""
+        gathered = [list(map(float, theirs)) for theirs in self._exchange(list(values))]
+        if len({len(theirs) for theirs in gathered}) > 1:
+            raise StreamError(f"the ranks gave different numbers of values: {gathered}")
+        return gathered
+
+    def abort(self) -> None:
+        """Let every rank fail that waits, now or later."""
+        self._barrier.abort()
+
+    def _exchange(self, value: Any) -> list[Any]:
+        self._shared[self.rank] = value
+        try:
+            self._barrier.wait()
+            values = list(self._shared)
+            self._barrier.wait()  # nobody goes on to the next call before all have read
+        except threading.BrokenBarrierError as error:
+            raise StreamError(f"rank {self.rank} of {self.size} was left by another") from error
+        return values
+
+
+def run_ranks(size: int, function: Callable[[ThreadRanks], ResultT]) -> list[ResultT]:
+    """Call `function` with each rank of a group, in a thread each; the results, by rank.
+
+    Raises the first error; the others are then woken up.
+    """
+    ranks = ThreadRanks.group(size)
+    results: dict[int, ResultT] = {}
+    errors: list[Exception] = []
+
+    def run(rank: ThreadRanks) -> None:
+        try:
+            results[rank.rank] = function(rank)
+        except Exception as error:  # noqa: BLE001 - raised again by the caller's thread
+            errors.append(error)
+            rank.abort()
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [results[rank] for rank in range(size)]
