@@ -17,6 +17,7 @@ from srl.core.block import Block, Layout, route_layout
 from srl.core.env import AgentSpec, Discrete, Env, MultiDiscrete
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
+from srl.core.masks import heed
 from srl.core.routes import RoutedAgents, route_agents
 from srl.core.spec import Spec, spec_of
 from srl.launch.config import encode_experiment
@@ -200,7 +201,7 @@ def probe_env(env: Env, routes: Sequence[RoutedAgents]) -> None:
         env.step(
             [_random_actions(agent, block, rng) for agent, block in blocks],
             [block.outcome_rows(0) for _, block in blocks],
-            [block.observation_rows(agent, 1) for agent, block in blocks],
+            [block.observation_rows(agent, 0) for agent, block in blocks],
         )
 
 
@@ -213,6 +214,7 @@ def _random_actions(agent: AgentSpec, block: Block, rng: np.random.Generator) ->
             action[...] = rng.integers(nvec, size=action.shape)
         case _:
             action[...] = rng.uniform(-1, 1, size=action.shape)
+    action[...] = heed(agent, action, block.row(agent.observation_names, 0))
     envs = block.layout.envs
     return action.reshape(envs, -1, *action.shape[1:])
 

@@ -22,6 +22,7 @@ from srl.core.env import (
     agent_sets,
 )
 from srl.core.errors import SrlError
+from srl.core.masks import heed
 
 MakeEnv = Callable[[EnvRequest], Env]
 Sets = tuple[tuple[int, ...], ...]
@@ -139,7 +140,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Run:
-    """How to play: the same actions, whatever is built."""
+    """How to play: the same actions, whatever is built; where a mask forbids one, the next allowed."""
 
     make: MakeEnv
     request: EnvRequest
@@ -172,8 +173,13 @@ class Run:
 
     def step(self, env: Env, rows: list[Rows], t: int) -> None:
         """Play the actions of row `t`."""
+        agents = list(env.spec.agents.values())
+        drawn = [np.stack([self.actions[a][t] for a in members], 1) for members in self.sets]
         env.step(
-            [np.stack([self.actions[a][t] for a in members], 1) for members in self.sets],
+            [
+                heed(agents[members[0]], actions, of_set.seen[t].obs)
+                for members, actions, of_set in zip(self.sets, drawn, rows, strict=True)
+            ],
             [of_set.outcomes[t] for of_set in rows],
             [of_set.seen[t + 1] for of_set in rows],
         )
@@ -343,6 +349,8 @@ def _restore_problems(run: Run, played: list[Played]) -> Iterator[str]:
                 yield f"load() must bring back the state saved at row {t}, as spec.restores says"
                 continue
             fresh = run.rows(env, fill=0)
+            for mine, before in zip(fresh, rows, strict=True):
+                mine.seen[t] = before.seen[t]
             run.continue_from(env, fresh, t)
         for before, after in zip(played, run.gather(fresh), strict=True):
             if difference := before.difference(after, start=t + 1) or _outcome(before, after, t):

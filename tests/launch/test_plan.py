@@ -5,8 +5,10 @@ import pytest
 from srl.algorithms.ppo import PPOConfig
 from srl.core.errors import ConfigError
 from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, PoliciesConfig, Route
+from srl.core.routes import route_agents
 from srl.launch.config import decode_experiment, encode_experiment
-from srl.launch.plan import make_plan
+from srl.launch.env_factory import make_env
+from srl.launch.plan import make_plan, probe_env
 from srl.transport.blocks import block_arena_bytes
 
 
@@ -77,3 +79,9 @@ def test_experiment_survives_its_json_form():
     before = experiment(seed=7, routes=(Route(agents="a*", policy="p"),), launcher="inline")
     after = decode_experiment(json.loads(json.dumps(encode_experiment(before))))
     assert after == before
+
+
+def test_probe_heeds_masks():
+    env = make_env(EnvConfig(name="toy/masked"), 0, num_envs=16, first_env=0, sets=((0,),))
+    routes = route_agents((Route(),), env.spec.agents)
+    probe_env(env, routes)  # the env raises where a mask is not heeded
