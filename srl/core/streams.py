@@ -95,6 +95,10 @@ class SampleConsumer(Endpoint, Protocol):
         """Tell each producer how many blocks it may ever have started (never less than before)."""
         ...
 
+    def assigned(self) -> Sequence[int]:
+        """Producers whose blocks come here and nowhere else, joined or not."""
+        ...
+
     def producers(self) -> Sequence[int]:
         """Producers that have joined."""
         ...

@@ -49,6 +49,8 @@ class Staging:
         self.gate = gate
         self.telemetry = Telemetry()
         self._consumer = consumer
+        self._places = {producer: i for i, producer in enumerate(consumer.assigned())}
+        """Producer to its place in the gate."""
         self._layout = layout
         self._learned = slice(burn_in, layout.rows - 1)
         """Rows of a block that are learned from."""
@@ -147,7 +149,7 @@ class Staging:
 
     def _stage(self, delivery: Delivery) -> None:
         block, gate = delivery.block, self.gate
-        gate.delivered[delivery.producer] += 1
+        gate.delivered[self._places[delivery.producer]] += 1
         valid = block["valid"][self._learned]
         versions = block["version"][self._learned][valid]
         oldest = int(versions.min()) if versions.size else self._next_version
@@ -187,7 +189,8 @@ class Staging:
         abandoned = self._consumer.abandoned()
         self.gate.withdrawn += abandoned - self._abandoned
         self._abandoned = abandoned
-        self._consumer.grant(dict(enumerate(self.gate.deal())), self.gate.version)
+        limits = dict(zip(self._places, self.gate.deal(), strict=True))
+        self._consumer.grant(limits, self.gate.version)
 
     def _allocate(self) -> Batch:
         arrays: Arrays = {}

@@ -41,9 +41,14 @@ def eventually(is_done: Callable[[], bool], what: str, seconds: float = _DEADLIN
 
 
 class SampleHarness(Protocol):
-    """Makes a sample stream of at least two producers with at least three slots each."""
+    """Makes a sample stream of at least two producers with at least three slots each.
+
+    The first producer's blocks go to the first consumer.
+    """
 
     num_producers: int
+    num_consumers: int
+    """Each takes the blocks of producers of its own."""
     num_slots: int
     can_restart: bool
     """Whether an end may die and join again; where it may not, those checks are left out."""
@@ -54,7 +59,7 @@ class SampleHarness(Protocol):
         """The producer's present life."""
         ...
 
-    def consumer(self) -> SampleConsumer:
+    def consumer(self, index: int) -> SampleConsumer:
         """The consumer's present life."""
         ...
 
@@ -66,7 +71,7 @@ class SampleHarness(Protocol):
         """Kill the producer without a word and start it again."""
         ...
 
-    def restart_consumer(self) -> None:
+    def restart_consumer(self, index: int) -> None:
         """Kill the consumer without a word and start it again."""
         ...
 
@@ -95,21 +100,30 @@ class SampleModel:
         self.rng = np.random.default_rng(seed)
         self.limits = dict.fromkeys(range(harness.num_producers), 0)
         self.granted = dict(self.limits)
-        """By the consumer's present life."""
+        """By the present life of each one's consumer."""
+        self.consumers = range(harness.num_consumers)
+        self.consumer_of = {p: c for c in self.consumers for p in harness.consumer(c).assigned()}
         self.filling: dict[tuple[int, int], Grant] = {}
         self.in_stream: list[deque[bytes]] = [deque() for _ in range(harness.num_producers)]
         self.held: list[Delivery] = []
         self.num_started = [0] * harness.num_producers
-        self.num_abandoned = 0
-        self.sent = self.consumed = self.dropped = self.lost = self.taken = 0
+        self.num_abandoned = [0] * harness.num_consumers
+        self.num_taken = [0] * harness.num_consumers
+        """Taken by each consumer and not yet consumed."""
+        self.sent = self.consumed = self.dropped = self.lost = 0
+        assert sorted(self.consumer_of) == list(self.limits), (
+            f"not every producer has one consumer: {self.consumer_of}"
+        )
         harness.settle()
         self.check_ledger()
 
     def grant(self, producer: int, num_more: int) -> None:
         """Raise a producer's limit."""
         self.limits[producer] += num_more
-        self.granted = dict(self.limits)
-        self.harness.consumer().grant(self.granted, 0)
+        consumer = self.consumer_of[producer]
+        self.granted |= {p: self.limits[p] for p in self.producers_of(consumer)}
+        limits = {p: self.granted[p] for p in self.producers_of(consumer)}
+        self.harness.consumer(consumer).grant(limits, 0)
         self.harness.settle()
 
     def acquire(self, producer: int) -> Grant | None:
@@ -146,24 +160,32 @@ class SampleModel:
         """Give a block back that was acquired."""
         del self.filling[producer, grant.slot]
         self.harness.producer(producer).abandon(grant)
-        self.num_abandoned += 1
+        self.num_abandoned[self.consumer_of[producer]] += 1
         self.harness.settle()
-        self.harness.consumer().recv(0)
-        told = self.harness.consumer().abandoned()
-        assert told == self.num_abandoned, (
-            f"{self.num_abandoned} blocks were abandoned, the consumer knows of {told}"
-        )
+        for index in self.consumers:
+            consumer, known = self.harness.consumer(index), self.num_abandoned[index]
+            consumer.recv(0)
+            told = consumer.abandoned()
+            assert told == known, f"{known} blocks were abandoned, the consumer knows of {told}"
         self.check_ledger()
 
     def recv(self, limit: int) -> list[Delivery]:
-        """Receive, and check order, bytes and number."""
+        """Receive at most `limit` at each consumer, and check order, bytes and number."""
         self.harness.settle()
-        waiting = sum(map(len, self.in_stream)) - len(self.held)
-        deliveries = self.harness.consumer().recv(limit)
+        return [delivery for index in self.consumers for delivery in self._recv(index, limit)]
+
+    def _recv(self, consumer: int, limit: int) -> list[Delivery]:
+        mine = self.producers_of(consumer)
+        held = sum(delivery.producer in mine for delivery in self.held)
+        waiting = sum(len(self.in_stream[p]) for p in mine) - held
+        deliveries = self.harness.consumer(consumer).recv(limit)
         assert len(deliveries) == min(limit, waiting), (
             f"{waiting} blocks wait, recv({limit}) returned {len(deliveries)}"
         )
         for delivery in deliveries:
+            assert delivery.producer in mine, (
+                f"a block of producer {delivery.producer} went to another consumer's"
+            )
             ahead = sum(d.producer == delivery.producer for d in self.held)
             expected = self.in_stream[delivery.producer][ahead]
             assert delivery.block.buffer.tobytes() == expected, (
@@ -180,18 +202,20 @@ class SampleModel:
         assert delivery.block.buffer.tobytes() == expected, (
             f"slot {delivery.slot} of producer {delivery.producer} was written before it was taken"
         )
-        self.harness.consumer().take(delivery, dropped=dropped)
+        consumer = self.consumer_of[delivery.producer]
+        self.harness.consumer(consumer).take(delivery, dropped=dropped)
         self.dropped += dropped
-        self.taken += not dropped
+        self.num_taken[consumer] += not dropped
         self.harness.settle()
         self.check_ledger()
 
     def consume(self) -> None:
         """Hand everything taken to a learner."""
-        self.harness.consumer().count_consumed(self.taken)
-        self.consumed += self.taken
-        self.taken = 0
-        self.check_ledger()
+        for consumer in self.consumers:
+            self.harness.consumer(consumer).count_consumed(self.num_taken[consumer])
+            self.consumed += self.num_taken[consumer]
+            self.num_taken[consumer] = 0
+            self.check_ledger()
 
     def restart_producer(self, producer: int) -> None:
         """What it was filling may be started again; credit of a dead consumer died with it."""
@@ -204,27 +228,32 @@ class SampleModel:
         self.harness.settle()
         self.check_ledger()
 
-    def restart_consumer(self) -> None:
+    def restart_consumer(self, consumer: int) -> None:
         """What it had taken and not used is lost; what it had only received comes again.
 
         Its limits count from what it finds taken or abandoned; credit given before stays.
         """
-        self.held.clear()
-        self.lost += self.taken
-        self.taken = self.num_abandoned = 0
-        open_blocks = {p: self._num_open(p) for p in self.limits}
-        kept = {p: self.limits[p] - self.num_started[p] for p in self.limits}
-        self.num_started = [open_blocks[p] for p in self.limits]
-        self.limits = {p: open_blocks[p] + kept[p] for p in self.limits}
-        self.granted = dict.fromkeys(self.limits, 0)
-        self.harness.restart_consumer()
+        mine = self.producers_of(consumer)
+        self.held = [delivery for delivery in self.held if delivery.producer not in mine]
+        self.lost += self.num_taken[consumer]
+        self.num_taken[consumer] = self.num_abandoned[consumer] = 0
+        for producer in mine:
+            kept = self.limits[producer] - self.num_started[producer]
+            self.num_started[producer] = self._num_open(producer)
+            self.limits[producer] = self.num_started[producer] + kept
+            self.granted[producer] = 0
+        self.harness.restart_consumer(consumer)
         self.harness.settle()
         self.check_ledger()
+
+    def producers_of(self, consumer: int) -> list[int]:
+        """The producers of one consumer."""
+        return [p for p in self.limits if self.consumer_of[p] == consumer]
 
     def check_ledger(self) -> None:
         """Compare the stream's own account with ours."""
         ledger = self.harness.ledger()
-        in_flight = sum(map(len, self.in_stream)) + self.taken
+        in_flight = sum(map(len, self.in_stream)) + sum(self.num_taken)
         ours = Ledger(self.sent, self.consumed, self.dropped, self.lost, in_flight, 0)
         assert ledger.adds_up, f"the ledger does not add up: {ledger}"
         assert ledger == ours, f"the ledger says {ledger}, what happened is {ours}"
@@ -259,8 +288,8 @@ def check_credit(harness: SampleHarness) -> None:
     assert model.acquire(0) is None, "acquire() gave leave before any credit"
     model.grant(0, 2)
     for _ in range(3):  # resent
-        harness.consumer().grant({0: 2}, 0)
-    harness.consumer().grant({0: 1}, 1)  # lower, and forced out by the newer version
+        harness.consumer(0).grant({0: 2}, 0)
+    harness.consumer(0).grant({0: 1}, 1)  # lower, and forced out by the newer version
     harness.settle()
     for _ in range(2):
         grant = model.acquire(0)
@@ -342,7 +371,7 @@ def _step_at_random(model: SampleModel, rng: np.random.Generator, producer: int)
     elif chosen == 18 and model.harness.can_restart:
         model.restart_producer(producer)
     elif chosen == 19 and model.harness.can_restart:
-        model.restart_consumer()
+        model.restart_consumer(int(rng.integers(model.harness.num_consumers)))
 
 
 def check_producer_restart(harness: SampleHarness) -> None:
@@ -375,7 +404,7 @@ def check_consumer_restart(harness: SampleHarness) -> None:
     grant = model.acquire(0)
     assert grant is not None, "the slot is free"
     model.send(0, grant)
-    model.restart_consumer()
+    model.restart_consumer(0)
     assert model.lost == 1, "the block that was taken and not used is lost"
     assert len(model.recv(10)) == 2, "waiting blocks must be delivered to the next consumer"
     model.take(dropped=False)
@@ -384,6 +413,25 @@ def check_consumer_restart(harness: SampleHarness) -> None:
     assert model.acquire(0) is not None, "the restarted consumer's credit did not arrive"
     assert model.acquire(0) is not None, "the credit given before was taken back"
     assert model.acquire(0) is None, "a restart gave credit"
+
+
+def check_consumers_share(harness: SampleHarness) -> None:
+    """Each consumer has producers of its own; what befalls one is nothing to the others."""
+    model = SampleModel(harness)
+    for producer in range(harness.num_producers):
+        model.grant(producer, 2)
+        for _ in range(2):
+            grant = model.acquire(producer)
+            assert grant is not None, f"producer {producer} was granted two blocks"
+            model.send(producer, grant)
+    assert len(model.recv(100)) == 2 * harness.num_producers, "not every block arrived"
+    while model.held:
+        model.take(dropped=False)
+    if harness.can_restart:
+        model.restart_consumer(harness.num_consumers - 1)
+        lost = 2 * len(model.producers_of(harness.num_consumers - 1))
+        assert harness.ledger().lost == lost, "a consumer's death lost what another had taken"
+    model.consume()
 
 
 def check_spec_refused(harness: SampleHarness) -> None:
@@ -417,6 +465,8 @@ def sample_checks(
             checks += [check_producer_restart, check_consumer_restart]
         if harness.can_refuse:
             checks += [check_spec_refused]
+        if harness.num_consumers > 1:
+            checks += [check_consumers_share]
     return checks
 
 

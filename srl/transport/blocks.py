@@ -10,12 +10,17 @@ class BlockArena:
     """The blocks of one sample stream, by producer and slot."""
 
     def __init__(
-        self, buffer: np.ndarray, layout: Layout, num_producers: int, num_slots: int
+        self,
+        buffer: np.ndarray,
+        layout: Layout,
+        num_producers: int,
+        num_slots: int,
+        num_consumers: int = 1,
     ) -> None:
         self.buffer = buffer
         self.layout = layout
-        self.table = SlotTable(buffer, num_producers, num_slots)
-        self._start = table_bytes(num_producers, num_slots)
+        self.table = SlotTable(buffer, num_producers, num_slots, num_consumers)
+        self._start = table_bytes(num_producers, num_slots, num_consumers)
         self._blocks: dict[tuple[int, int], Block] = {}
 
     def block(self, producer: int, slot: int) -> Block:
@@ -33,6 +38,9 @@ class BlockArena:
         return 0 <= producer < self.table.num_producers and 0 <= slot < self.table.num_slots
 
 
-def block_arena_bytes(layout: Layout, num_producers: int, num_slots: int) -> int:
+def block_arena_bytes(
+    layout: Layout, num_producers: int, num_slots: int, num_consumers: int = 1
+) -> int:
     """Bytes of the arena of a sample stream."""
-    return table_bytes(num_producers, num_slots) + num_producers * num_slots * layout.nbytes
+    table = table_bytes(num_producers, num_slots, num_consumers)
+    return table + num_producers * num_slots * layout.nbytes

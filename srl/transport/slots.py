@@ -1,18 +1,20 @@
 """The slot table: which blocks of an arena are full, and the ledger of all that ever were.
 
 Every word has one writer and is written whole, so a process killed at any moment leaves a table
-that still adds up. Each producer has slots of its own; a slot is free while it was taken as often
-as it was published. There is nothing to rebuild after a death: what a dead producer was filling
+that still adds up. Each producer has slots of its own, and one consumer that takes its blocks:
+consumers share the producers out among them. A slot is free while it was taken as often as it was
+published. There is nothing to rebuild after a death: what a dead producer was filling
 was never published, and so is free again.
 
     published[p, s]   written by producer p: how often slot s was published
     order[p, s]       written by producer p: which of its blocks is in slot s
     abandoned[p]      written by producer p: blocks it was granted and will never send
-    taken[p, s]       written by the consumer: how often it was taken, and how many of those dropped
-    consumed          written by the consumer: blocks handed to a learner
-    lost              written by the consumer: blocks that earlier lives of it took and never used
+    taken[p, s]       written by p's consumer: how often it was taken, how many of those dropped
+    consumed[c]       written by consumer c: blocks handed to a learner
+    lost[c]           written by consumer c: blocks that earlier lives of it took and never used
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,17 +59,26 @@ class Ledger:
 class SlotTable:
     """Views of the table's words; which methods a process may call depends on its role."""
 
-    def __init__(self, buffer: np.ndarray, num_producers: int, num_slots: int) -> None:
+    def __init__(
+        self, buffer: np.ndarray, num_producers: int, num_slots: int, num_consumers: int = 1
+    ) -> None:
         """Lay the table over the first `table_bytes(...)` of `buffer`; zeros are an empty table."""
-        words = buffer[: table_bytes(num_producers, num_slots)].view(np.int64)
-        grid = words[:-_CONSUMER_WORDS].reshape(3, num_producers, -1)
+        size = table_bytes(num_producers, num_slots, num_consumers)
+        words = buffer[:size].view(np.int64)
+        of_consumers = num_consumers * _CONSUMER_WORDS
+        grid = words[:-of_consumers].reshape(3, num_producers, -1)
         self.num_producers = num_producers
         self.num_slots = num_slots
+        self.num_consumers = num_consumers
         self._published = grid[0, :, :num_slots]
         self._order = grid[1, :, :num_slots]
         self._abandoned = grid[1, :, num_slots]
         self._taken = grid[2, :, :num_slots]
-        self._consumer = words[-_CONSUMER_WORDS:]
+        self._consumers = words[-of_consumers:].reshape(num_consumers, _CONSUMER_WORDS)
+
+    def producers_of(self, consumer: int) -> range:
+        """The producers whose blocks a consumer takes."""
+        return range(consumer, self.num_producers, self.num_consumers)
 
     def is_free(self, producer: int, slot: int) -> bool:
         """Whether the producer may fill the slot."""
@@ -119,34 +130,43 @@ class SlotTable:
             raise StreamError(f"slot {slot} of producer {producer} was taken twice")
         self._taken[producer, slot] = word + 1 + (int(dropped) << _TAKEN_BITS)
 
-    def count_consumed(self, num_blocks: int) -> None:
+    def count_consumed(self, num_blocks: int, consumer: int = 0) -> None:
         """Consumer: blocks copied out earlier are now a learner's."""
-        self._consumer[_CONSUMED] += num_blocks
+        self._consumers[consumer, _CONSUMED] += num_blocks
 
-    def count_lost(self) -> None:
+    def count_lost(self, consumer: int = 0) -> None:
         """Consumer, when it begins: what an earlier life of it took and never used is lost."""
-        ledger = self.ledger(consumer_lives=False)
-        self._consumer[_LOST] = ledger.lost
+        self._consumers[consumer, _LOST] = self._account(consumer, is_alive=False).lost
 
-    def ledger(self, *, consumer_lives: bool) -> Ledger:
+    def ledger(self, *, consumer_lives: bool | Sequence[bool]) -> Ledger:
         """What became of every block; what a dead consumer held is lost, not in flight.
+
+        Args:
+            consumer_lives: of all consumers, or of each.
+        """
+        lives = np.broadcast_to(consumer_lives, self.num_consumers)
+        accounts = (self._account(c, is_alive=bool(lives[c])) for c in range(self.num_consumers))
+        return sum(accounts, Ledger())
+
+    def _account(self, consumer: int, *, is_alive: bool) -> Ledger:
+        """The ledger of one consumer's producers.
 
         Adds up while others write, too: a block is counted from its end backwards (consumed,
         then taken, then published), so none is seen later in its life than earlier.
         """
-        consumer = self._consumer.copy()
-        words = self._taken.copy()
-        published = self._published.copy()
+        mine = slice(consumer, None, self.num_consumers)
+        own = self._consumers[consumer].copy()
+        words = self._taken[mine].copy()
+        published = int(self._published[mine].sum())
         taken, dropped = int((words & _TAKEN_MASK).sum()), int((words >> _TAKEN_BITS).sum())
-        consumed, lost = int(consumer[_CONSUMED]), int(consumer[_LOST])
+        consumed, lost = int(own[_CONSUMED]), int(own[_LOST])
         held = taken - dropped - consumed - lost
-        waiting = int(published.sum()) - taken
         return Ledger(
-            sent=int(published.sum()),
+            sent=published,
             consumed=consumed,
             dropped=dropped,
-            lost=lost + (0 if consumer_lives else max(0, held)),
-            in_flight=waiting + (max(0, held) if consumer_lives else 0),
+            lost=lost + (0 if is_alive else max(0, held)),
+            in_flight=published - taken + (max(0, held) if is_alive else 0),
             duplicated=max(0, -held),
         )
 
@@ -154,6 +174,7 @@ class SlotTable:
         return int(self._taken[producer, slot]) & _TAKEN_MASK
 
 
-def table_bytes(num_producers: int, num_slots: int) -> int:
+def table_bytes(num_producers: int, num_slots: int, num_consumers: int = 1) -> int:
     """Bytes of a table."""
-    return 3 * num_producers * aligned((num_slots + 1) * 8) + _CONSUMER_WORDS * 8
+    of_consumers = num_consumers * _CONSUMER_WORDS * 8
+    return 3 * num_producers * aligned((num_slots + 1) * 8) + of_consumers

@@ -56,6 +56,19 @@ class Stage:
         return self.stream.blocks.table.ledger(consumer_lives=True)
 
 
+def test_gate_deals_to_the_producers_of_its_consumer_only():
+    stage = Stage(producers=4)
+    stage.consumer.assigned = lambda: (1, 3)
+    gate = Gate(num_producers=2, batch=BATCH, max_staleness=0)
+    staging = Staging(stage.consumer, gate, LAYOUT, burn_in=0, num_buffers=1)
+    staging.pump()
+    assert stage.stream.limits.tolist() == [0, 2, 0, 1]
+    for producer in (1, 3):
+        assert stage.send(producer) is not None
+    staging.pump()
+    assert gate.delivered == [1, 1]
+
+
 def _expected(blocks):
     joined = {}
     for field in LAYOUT.spec:

@@ -41,7 +41,7 @@ LAYOUT = Layout(route_spec(AGENT, Records(OUTPUTS)), rows=4, lanes=2, envs=2)
 
 
 class InlineSampleHarness:
-    num_producers, num_slots = 2, 3
+    num_producers, num_consumers, num_slots = 2, 1, 3
     can_restart = can_refuse = False
 
     def __init__(self):
@@ -54,7 +54,7 @@ class InlineSampleHarness:
     def producer(self, index):
         return self._producers[index]
 
-    def consumer(self):
+    def consumer(self, index):
         return self._consumer
 
     def settle(self):
@@ -64,7 +64,7 @@ class InlineSampleHarness:
     def restart_producer(self, index):
         raise NotImplementedError
 
-    def restart_consumer(self):
+    def restart_consumer(self, index):
         raise NotImplementedError
 
     def join_with_another_spec(self):
@@ -85,15 +85,15 @@ class InlineSampleHarness:
 class ShmSampleHarness:
     """A hello and its welcome fence both ways: nothing sent before them is still under way."""
 
-    num_producers, num_slots = 2, 3
+    num_producers, num_consumers, num_slots = 2, 1, 3
     can_restart = can_refuse = True
 
     def __init__(self):
         self._folder = tempfile.mkdtemp(prefix="srl-", dir="/tmp")
         self._context = zmq.Context()
-        size = block_arena_bytes(LAYOUT, self.num_producers, self.num_slots)
-        self._arena = Arena.create("test", size)
-        self._consumer = self._make_consumer()
+        shape = self.num_producers, self.num_slots, self.num_consumers
+        self._arena = Arena.create("test", block_arena_bytes(LAYOUT, *shape))
+        self._consumers = [self._make_consumer(i) for i in range(self.num_consumers)]
         self._lives = [0] * self.num_producers
         self._welcomes = [0] * self.num_producers
         self._producers = [self._make_producer(i) for i in range(self.num_producers)]
@@ -102,8 +102,8 @@ class ShmSampleHarness:
     def producer(self, index):
         return self._producers[index]
 
-    def consumer(self):
-        return self._consumer
+    def consumer(self, index):
+        return self._consumers[index]
 
     def settle(self):
         for index, producer in enumerate(self._producers):
@@ -113,7 +113,8 @@ class ShmSampleHarness:
             producer._hello_at = math.inf
 
         def is_welcome():
-            self._consumer.recv(0)
+            for end in self._consumers:
+                end.recv(0)
             for producer in self._producers:
                 producer.poll()
             return not any(self._welcomes)
@@ -126,12 +127,13 @@ class ShmSampleHarness:
         self._welcomes[index] = 0
         self._producers[index] = self._make_producer(index)
 
-    def restart_consumer(self):
-        self._consumer.close()
-        for producer in self._producers:  # what is sent into a dying connection is gone
-            assert producer.monitor.poll(20_000), "no producer noticed that the consumer died"
-            producer.monitor.recv_multipart()
-        self._consumer = self._make_consumer()
+    def restart_consumer(self, index):
+        self._consumers[index].close()
+        for number in self._consumers[index].assigned():
+            monitor = self._producers[number].monitor  # what a dying connection is sent is gone
+            assert monitor.poll(20_000), "no producer noticed that the consumer died"
+            monitor.recv_multipart()
+        self._consumers[index] = self._make_consumer(index)
 
     def join_with_another_spec(self):
         spec = LAYOUT.spec
@@ -141,11 +143,11 @@ class ShmSampleHarness:
         blocks = BlockArena(Arena.heap(size).buffer, layout, self.num_producers, self.num_slots)
         errors = []
         with closing(
-            ShmProducer(blocks, self._address, index=0, incarnation=9, context=self._context)
+            ShmProducer(blocks, self._address(0), index=0, incarnation=9, context=self._context)
         ) as producer:
 
             def is_refused():
-                self._consumer.recv(0)
+                self._consumers[0].recv(0)
                 try:
                     producer.poll()
                 except StreamError as error:
@@ -164,27 +166,29 @@ class ShmSampleHarness:
     def close(self):
         for end in (*self._producers, *self._ended):
             end._client.socket.disable_monitor()
-        for end in (*self._producers, *self._ended, self._consumer):
+        for end in (*self._producers, *self._ended, *self._consumers):
             end.close()
             end.close()
         self._context.destroy(linger=0)
         self._arena.close()
         shutil.rmtree(self._folder)
 
-    @property
-    def _address(self):
-        return f"ipc://{self._folder}/samples"
+    def _address(self, consumer):
+        return f"ipc://{self._folder}/samples-{consumer}"
 
     def _blocks(self):
-        return BlockArena(self._arena.buffer, LAYOUT, self.num_producers, self.num_slots)
+        shape = self.num_producers, self.num_slots, self.num_consumers
+        return BlockArena(self._arena.buffer, LAYOUT, *shape)
 
-    def _make_consumer(self):
-        return ShmConsumer(self._blocks(), self._address, context=self._context)
+    def _make_consumer(self, index):
+        return ShmConsumer(
+            self._blocks(), self._address(index), consumer=index, context=self._context
+        )
 
     def _make_producer(self, index):
         producer = ShmProducer(
             self._blocks(),
-            self._address,
+            self._address(index % self.num_consumers),
             index=index,
             incarnation=self._lives[index],
             context=self._context,
@@ -204,6 +208,10 @@ class ShmSampleHarness:
 
         producer._client.recv_all = counted
         return producer
+
+
+class TwoConsumersHarness(ShmSampleHarness):
+    num_producers, num_consumers = 4, 2
 
 
 class InlineInferenceHarness:
@@ -379,6 +387,9 @@ class ShmParameterHarness:
         self._arena.close()
 
 
+SAMPLE_HARNESSES = (InlineSampleHarness, ShmSampleHarness, TwoConsumersHarness)
+
+
 def _cases(harnesses, checks_of):
     return [
         pytest.param(make, check, id=f"{make.__name__}-{check.__name__}")
@@ -387,16 +398,14 @@ def _cases(harnesses, checks_of):
     ]
 
 
-@pytest.mark.parametrize(
-    ("make", "check"), _cases((InlineSampleHarness, ShmSampleHarness), sample_checks)
-)
+@pytest.mark.parametrize(("make", "check"), _cases(SAMPLE_HARNESSES, sample_checks))
 def test_sample_stream_keeps_its_promises(make, check):
     with closing(make()) as harness:
         check(harness)
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-@pytest.mark.parametrize("make", [InlineSampleHarness, ShmSampleHarness])
+@pytest.mark.parametrize("make", SAMPLE_HARNESSES)
 def test_sample_stream_survives_any_order_of_calls_and_deaths(make, seed):
     with closing(make()) as harness:
         check_random_walk(harness, seed)

@@ -2,16 +2,17 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from srl.core.errors import StreamError
 from srl.transport.slots import Ledger, SlotTable, table_bytes
 
-PRODUCERS, SLOTS = 2, 3
+PRODUCERS, SLOTS, CONSUMERS = 3, 3, 2
 
 
-def _table(producers=PRODUCERS, slots=SLOTS):
-    return SlotTable(np.zeros(table_bytes(producers, slots), np.uint8), producers, slots)
+def _table(producers=PRODUCERS, slots=SLOTS, consumers=1):
+    shape = producers, slots, consumers
+    return SlotTable(np.zeros(table_bytes(*shape), np.uint8), *shape)
 
 
 def test_zeros_are_an_empty_table():
@@ -65,6 +66,29 @@ def test_what_a_dead_consumer_held_is_lost():
     assert table.ledger(consumer_lives=True) == Ledger(3, 1, 1, 1, 0, 0)
 
 
+def test_consumers_share_the_producers_and_each_keeps_its_own_account():
+    table = _table(producers=3, consumers=2)
+    assert [list(table.producers_of(c)) for c in range(2)] == [[0, 2], [1]]
+    for p in range(3):
+        table.publish(p, 0)
+        table.take(p, 0, dropped=False)
+    table.count_consumed(1, 0)
+    assert table.ledger(consumer_lives=True) == Ledger(3, 1, 0, 0, 2, 0)
+    assert table.ledger(consumer_lives=[True, False]) == Ledger(3, 1, 0, 1, 1, 0)
+    assert table.ledger(consumer_lives=[False, True]) == Ledger(3, 1, 0, 1, 1, 0)
+    assert table.ledger(consumer_lives=False) == Ledger(3, 1, 0, 2, 0, 0)
+    table.count_lost(1)
+    assert table.ledger(consumer_lives=True) == Ledger(3, 1, 0, 1, 1, 0)
+
+
+def test_one_consumer_cannot_use_what_another_took():
+    table = _table(producers=2, consumers=2)
+    table.publish(0, 0)
+    table.take(0, 0, dropped=False)
+    table.count_consumed(1, 1)
+    assert not table.ledger(consumer_lives=True).adds_up
+
+
 def test_block_consumed_twice_shows_as_duplicated():
     table = _table()
     table.publish(0, 0)
@@ -77,6 +101,11 @@ def test_block_consumed_twice_shows_as_duplicated():
 
 def test_ledgers_add():
     assert Ledger(3, 1, 1, 1, 0, 0) + Ledger(2, 1, 0, 0, 1, 0) == Ledger(5, 2, 1, 1, 1, 0)
+
+
+def test_words_of_two_consumers_never_share_a_cache_line():
+    words = _table(consumers=3)._consumers
+    assert words.strides[0] == 64
 
 
 @pytest.mark.parametrize("slots", [1, 7, 8, 9])
@@ -97,16 +126,17 @@ class Slots(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.bytes = np.zeros(table_bytes(PRODUCERS, SLOTS), np.uint8)
+        self.bytes = np.zeros(table_bytes(PRODUCERS, SLOTS, CONSUMERS), np.uint8)
         self.filling = [set() for _ in range(PRODUCERS)]
         self.queue = [[] for _ in range(PRODUCERS)]
         self.times = [0] * PRODUCERS
         self.abandoned = [0] * PRODUCERS
-        self.held = self.consumed = self.dropped = self.lost = 0
+        self.held = [0] * CONSUMERS
+        self.consumed = self.dropped = self.lost = 0
 
     @property
     def table(self):
-        return SlotTable(self.bytes, PRODUCERS, SLOTS)
+        return SlotTable(self.bytes, PRODUCERS, SLOTS, CONSUMERS)
 
     @rule(p=st.integers(0, PRODUCERS - 1), s=st.integers(0, SLOTS - 1))
     def fill(self, p, s):
@@ -136,29 +166,29 @@ class Slots(RuleBasedStateMachine):
         if self.queue[p]:
             self.table.take(p, self.queue[p].pop(0), dropped=dropped)
             self.dropped += dropped
-            self.held += not dropped
+            self.held[p % CONSUMERS] += not dropped
 
-    @precondition(lambda self: self.held)
-    @rule()
-    def consume(self):
-        self.table.count_consumed(self.held)
-        self.consumed += self.held
-        self.held = 0
+    @rule(c=st.integers(0, CONSUMERS - 1))
+    def consume(self, c):
+        self.table.count_consumed(self.held[c], c)
+        self.consumed += self.held[c]
+        self.held[c] = 0
 
     @rule(p=st.integers(0, PRODUCERS - 1))
     def producer_dies(self, p):
         self.filling[p].clear()
 
-    @rule()
-    def consumer_dies(self):
-        assert self.table.ledger(consumer_lives=False).lost == self.lost + self.held
-        self.table.count_lost()
-        self.lost, self.held = self.lost + self.held, 0
+    @rule(c=st.integers(0, CONSUMERS - 1))
+    def consumer_dies(self, c):
+        lives = [other != c for other in range(CONSUMERS)]
+        assert self.table.ledger(consumer_lives=lives).lost == self.lost + self.held[c]
+        self.table.count_lost(c)
+        self.lost, self.held[c] = self.lost + self.held[c], 0
 
     @invariant()
     def table_agrees(self):
         table = self.table
-        in_flight = sum(map(len, self.queue)) + self.held
+        in_flight = sum(map(len, self.queue)) + sum(self.held)
         sent = sum(self.times)
         expected = Ledger(sent, self.consumed, self.dropped, self.lost, in_flight, 0)
         assert table.ledger(consumer_lives=True) == expected

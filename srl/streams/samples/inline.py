@@ -130,6 +130,10 @@ class InlineConsumer:
             self._stream.limits[producer] = max(self._stream.limits[producer], limit)
         self._stream.min_version = min_version
 
+    def assigned(self) -> Sequence[int]:
+        """All producers: there is one consumer in one process."""
+        return range(self._stream.blocks.table.num_producers)
+
     def producers(self) -> Sequence[int]:
         """All of them: nobody joins later in one process."""
         return range(self._stream.blocks.table.num_producers)

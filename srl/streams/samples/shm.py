@@ -122,20 +122,29 @@ class ShmConsumer:
     unblocked by: actors that fill a block
     """
 
-    def __init__(self, blocks: BlockArena, address: str, *, context: "zmq.Context[Any]") -> None:
+    def __init__(
+        self,
+        blocks: BlockArena,
+        address: str,
+        *,
+        consumer: int = 0,
+        context: "zmq.Context[Any]",
+    ) -> None:
+        """Take the blocks of the producers that are this consumer's."""
         self._blocks = blocks
+        self._consumer = consumer
+        self._mine = blocks.table.producers_of(consumer)
         self._digest = blocks.layout.spec.digest()
         self._server = Server(context, address)
         self._peers: dict[int, bytes] = {}
         self._incarnations: dict[int, int] = {}
         self._credit: dict[int, int] = {}
         table = blocks.table
-        table.count_lost()
+        table.count_lost(consumer)
         # Limits and abandoned blocks count from here, a producer's own numbers from the start of
         # the arena: an earlier consumer may have taken blocks before.
-        everyone = range(table.num_producers)
-        self._abandoned_before = [table.abandoned(p) for p in everyone]
-        self._started_before = [table.taken(p) + table.abandoned(p) for p in everyone]
+        self._abandoned_before = {p: table.abandoned(p) for p in self._mine}
+        self._started_before = {p: table.taken(p) + table.abandoned(p) for p in self._mine}
         self._min_version = 0
         self._arrived: deque[Delivery] = deque()
         self._noticed: dict[tuple[int, int], int] = {}
@@ -150,7 +159,7 @@ class ShmConsumer:
         """Blocks whose notice has arrived."""
         for message in self._server.recv_all():
             producer = message.header.sender
-            if not self._blocks.holds(producer, 0):
+            if producer not in self._mine:
                 self._server.rejected += 1
             elif message.header.kind is Kind.HELLO:
                 self._on_hello(message)
@@ -168,12 +177,12 @@ class ShmConsumer:
 
     def count_consumed(self, num_blocks: int) -> None:
         """Blocks taken earlier are a learner's now."""
-        self._blocks.table.count_consumed(num_blocks)
+        self._blocks.table.count_consumed(num_blocks, self._consumer)
 
     def abandoned(self) -> int:
         """Blocks granted that will never come."""
-        before = self._abandoned_before
-        return sum(self._blocks.table.abandoned(p) - n for p, n in enumerate(before))
+        before = self._abandoned_before.items()
+        return sum(self._blocks.table.abandoned(p) - n for p, n in before)
 
     def grant(self, limits: Mapping[int, int], min_version: int) -> None:
         """Send each producer its limit where it grew; resending one changes nothing."""
@@ -183,6 +192,10 @@ class ShmConsumer:
             if limit > self._credit.get(producer, 0) or newer:
                 self._credit[producer] = max(limit, self._credit.get(producer, 0))
                 self._send_credit(producer)
+
+    def assigned(self) -> Sequence[int]:
+        """Every producer of this consumer."""
+        return self._mine
 
     def producers(self) -> Sequence[int]:
         """Producers that said hello."""
