@@ -93,8 +93,7 @@ def train_experiment(experiment: Experiment[Any], view: ViewFactory) -> Run:
         sections = fresh_sections(experiment, plan, read_donor(Path(experiment.init_from)))
     path = Path(experiment.out) if experiment.out else default_folder(experiment.name)
     folder = RunFolder.create(path)
-    keep = experiment.checkpoint.keep
-    checkpoint = None if sections is None else write_initial(folder, sections, keep)
+    checkpoint = None if sections is None else write_initial(folder, sections, plan)
     return _run(experiment, folder, checkpoint, view, plan)
 
 

@@ -85,7 +85,7 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 
 
 def state_of(run: Path) -> Path:
-    return next((run / "checkpoints").iterdir()) / "state.safetensors"
+    return next((run / "checkpoints").iterdir()) / "state-inline.safetensors"
 
 
 # --- names and options

@@ -58,15 +58,16 @@ def test_poisoned_checkpoint_is_refused(
     srl.train(TOY, launcher="inline", stop__env_steps=300, out=str(run))
     checkpoint = latest_checkpoint(run / "checkpoints")
     poison = pickle.dumps(Poison(sign))
-    (checkpoint / "state.safetensors").write_bytes(poison)
+    (checkpoint / "state-inline.safetensors").write_bytes(poison)
     if is_signed:  # the attacker wrote the manifest too
         manifest = json.loads((checkpoint / "manifest.json").read_text())
-        manifest |= {"bytes": len(poison), "sha256": hashlib.sha256(poison).hexdigest()}
+        signature = {"bytes": len(poison), "sha256": hashlib.sha256(poison).hexdigest()}
+        manifest["parts"][0] |= signature
         (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
     assert cli.main([command, str(run)]) == 2
 
-    assert "state.safetensors" in capfd.readouterr().err
+    assert "state-inline.safetensors" in capfd.readouterr().err
     assert not sign.exists()
     pickle.loads(poison)  # it would have worked
     assert sign.exists()

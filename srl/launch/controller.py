@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from types import FrameType
 from typing import Any, Protocol
 
@@ -21,11 +21,21 @@ from srl.launch.folder import RunFolder
 from srl.launch.inline import InlineLauncher
 from srl.launch.local import LocalLauncher
 from srl.launch.plan import Plan
+from srl.launch.saving import Saving
 from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
 from srl.telemetry.progress import Progress
 from srl.telemetry.sinks import JsonLines, Prometheus, Sink, TensorBoard, WandB
 from srl.telemetry.view import Silent, View
-from srl.transport.control import Accounts, Failure, Message, Ready, Report, Stopped
+from srl.transport.control import (
+    Accounts,
+    Failure,
+    Message,
+    Ready,
+    Report,
+    Save,
+    Saved,
+    Stopped,
+)
 from srl.transport.slots import Ledger
 from srl.workers.run import failure_of
 
@@ -40,6 +50,9 @@ _SHOW_EVALUATION_SECONDS = 5.0
 class Launcher(Protocol):
     """Where the workers run."""
 
+    writers: frozenset[str]
+    """Who writes a part of every checkpoint."""
+
     def start(self, checkpoint: Checkpoint | None) -> None:
         """Start every worker, from a checkpoint where there is one."""
         ...
@@ -48,11 +61,11 @@ class Launcher(Protocol):
         """What the workers have said; waits for it at most this long."""
         ...
 
-    def save(self, manifest: Mapping[str, Any], keep: int) -> None:
-        """Have a checkpoint written; `Saved` follows by `poll`."""
+    def save(self, order: Save) -> None:
+        """Have a checkpoint written; `Saved` follows by `poll`, from every writer."""
         ...
 
-    def stop(self, manifest: Mapping[str, Any] | None, keep: int) -> None:
+    def stop(self, order: Save | None) -> None:
         """Stop in order, with a last checkpoint; `Stopped` follows by `poll`."""
         ...
 
@@ -112,9 +125,10 @@ class Controller:
         self._checkpoint = checkpoint
         self._progress = Progress()
         self._failure: Failure | None = None
-        self._ledger: Ledger | None = None
-        self._last_ledger = Ledger()
-        self._ledger_before = Ledger()
+        self._ledgers: dict[str, Ledger] | None = None
+        """Policy to what became of its blocks in this start of the run; None before its end."""
+        self._last_ledgers: dict[str, Ledger] = {}
+        self._ledgers_before = {route.policy: Ledger() for route in plan.routes}
         self._waiting_for = {worker.name for worker in plan.workers}
         self._heard: dict[str, float] = {}
         self._status = "failed"
@@ -129,12 +143,12 @@ class Controller:
             manifest = checkpoint.manifest
             self._progress.load(manifest["progress"])
             self._progress.seconds_before = float(manifest["seconds"])
-            self._ledger_before = Ledger(**manifest["ledger_before"])
-            if f"samples-{plan.routes[0].policy}" not in checkpoint.sections:
-                # what was in flight ended with the process that held it
-                then = Ledger(**manifest["ledger"])
-                ended = replace(then, lost=then.lost + then.in_flight, in_flight=0)
-                self._ledger_before += ended
+            self._ledgers_before |= _ledgers_of(manifest["ledgers_before"])
+            for policy, then in _ledgers_of(manifest["ledgers"]).items():
+                if f"samples-{policy}" in checkpoint.sections:
+                    self._last_ledgers[policy] = then
+                else:  # what was in flight ended with the process that held it
+                    self._ledgers_before[policy] += then.ended()
 
     def run(self) -> dict[str, Any]:
         """Run to the end; returns the summary. Nothing is left behind, however it ends."""
@@ -200,6 +214,7 @@ class Controller:
         launcher = self._launch(interrupts)
         self._contract = launcher.contract()
         keep = self._experiment.checkpoint.keep
+        self._saving = Saving(self._folder.checkpoints, launcher.writers, keep)
         try:
             launcher.start(self._checkpoint)
             save_at = time.monotonic() + self._experiment.checkpoint.seconds
@@ -207,16 +222,16 @@ class Controller:
                 self._absorb(launcher.poll(_POLL_SECONDS))
                 self._show()
                 self._show_state()
-                if time.monotonic() >= save_at and self._progress.version and not self._failure:
+                if time.monotonic() >= save_at and self._may_save():
                     save_at = time.monotonic() + self._experiment.checkpoint.seconds
-                    launcher.save(self._manifest(), keep)
+                    launcher.save(self._saving.order())
             # Inline, a failure leaves a worker half through its step: nothing to go on from.
             is_sound = self._failure is None or self._experiment.launcher != "inline"
-            launcher.stop(self._manifest() if is_sound else None, keep)
+            launcher.stop(self._saving.order() if is_sound else None)
             deadline = time.monotonic() + _STOP_SECONDS
-            while self._ledger is None and time.monotonic() < deadline:
+            while self._ledgers is None and time.monotonic() < deadline:
                 self._absorb(launcher.poll(_POLL_SECONDS))
-            if self._ledger is None:
+            if self._ledgers is None:
                 words = f"did not stop within {_STOP_SECONDS:.0f} s and was ended"
                 self._on_failure(Failure("node-agent", words, ""))
                 self._reason = f"node-agent: {words}"
@@ -227,8 +242,11 @@ class Controller:
     def _launch(self, interrupts: Interrupts) -> Launcher:
         path = self._folder.path
         if self._experiment.launcher == "inline":
-            return InlineLauncher(self._plan, path, lambda: interrupts.is_set)
+            return InlineLauncher(self._plan, lambda: interrupts.is_set)
         return LocalLauncher(self._plan, path)
+
+    def _may_save(self) -> bool:
+        return bool(self._progress.version) and not self._failure and not self._saving.is_busy
 
     def _is_over(self, interrupts: Interrupts) -> bool:
         self._reason = self._failed() or self._interrupted(interrupts) or self._stop_rule() or ""
@@ -285,12 +303,13 @@ class Controller:
             elif isinstance(message, Failure):
                 self._on_failure(message)
             elif isinstance(message, Accounts):
-                self._last_ledger = _sum_ledgers(message.ledgers)
+                self._last_ledgers = _ledgers_of(message.ledgers)
+            elif isinstance(message, Saved):
+                self._saving.add(message, self._manifest())
             elif isinstance(message, Stopped):
-                self._ledger = _sum_ledgers(message.ledgers)
+                self._ledgers = _ledgers_of(message.ledgers)
                 if not message.ledgers:  # the agent died with its arenas: its last word counts
-                    then = self._last_ledger
-                    self._ledger = replace(then, lost=then.lost + then.in_flight, in_flight=0)
+                    self._ledgers = {p: then.ended() for p, then in self._last_ledgers.items()}
 
     def _on_failure(self, failure: Failure) -> None:
         """Keep every failure in errors/; the first one is the reason."""
@@ -384,7 +403,7 @@ class Controller:
             "launcher": self._experiment.launcher,
             "seconds": self._seconds(),
             "progress": self._progress.to_dict(),
-            "ledger_before": asdict(self._ledger_before),
+            "ledgers_before": {p: asdict(ledger) for p, ledger in self._ledgers_before.items()},
             "restored": restored,
             "not_restored": not_restored,
         }
@@ -400,7 +419,8 @@ class Controller:
 
     def _summary(self) -> dict[str, Any]:
         progress, seconds = self._progress, self._seconds()
-        ledger = self._ledger_before + (self._ledger or self._last_ledger)
+        now = self._last_ledgers if self._ledgers is None else self._ledgers
+        ledger = sum((*self._ledgers_before.values(), *now.values()), Ledger())
         return {
             "status": self._status,
             "reason": self._reason,
@@ -429,8 +449,8 @@ class Controller:
         }
 
 
-def _sum_ledgers(ledgers: Mapping[str, Mapping[str, int]]) -> Ledger:
-    return sum((Ledger(**ledger) for ledger in ledgers.values()), Ledger())
+def _ledgers_of(plain: Mapping[str, Mapping[str, int]]) -> dict[str, Ledger]:
+    return {policy: Ledger(**ledger) for policy, ledger in plain.items()}
 
 
 def _ready_facts(message: Ready) -> dict[str, Any]:

@@ -51,10 +51,11 @@ def inspect(path: Path) -> str:
     checkpoint = read_checkpoint(path)
     manifest = checkpoint.manifest
     totals = manifest["progress"]["totals"]
+    num_bytes = sum(part["bytes"] for part in manifest["parts"])
     lines = [
         f"{path}: whole (checksum verified), format {manifest['format']}",
         f"version {manifest['version']}, {totals['env_steps']} env steps, "
-        f"{manifest['seconds']:.1f} s, {manifest['bytes'] / 1e6:.2f} MB",
+        f"{manifest['seconds']:.1f} s, {num_bytes / 1e6:.2f} MB",
         "restored:",
         *(f"  {words}" for words in manifest["restored"]),
         "not restored:",

@@ -1,6 +1,5 @@
 """Begins a fresh run with the weights of another: its version 0 is a checkpoint of them."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ from srl.launch.folder import RunFolder
 from srl.launch.plan import Plan
 from srl.learning.checkpoint import (
     Checkpoint,
+    begin_checkpoint,
+    commit_checkpoint,
     latest_checkpoint,
     read_checkpoint,
-    write_checkpoint,
+    write_part,
 )
 from srl.telemetry.progress import Progress
-from srl.transport.slots import Ledger
 
 
 def read_donor(path: Path) -> Checkpoint:
@@ -46,15 +46,18 @@ def fresh_sections(experiment: Experiment[Any], plan: Plan, donor: Checkpoint) -
     return sections
 
 
-def write_initial(folder: RunFolder, sections: dict[str, Arrays], keep: int) -> Checkpoint:
+def write_initial(folder: RunFolder, sections: dict[str, Arrays], plan: Plan) -> Checkpoint:
     """Make them version 0 of a new run."""
     manifest = {
         "seconds": 0.0,
         "progress": Progress().to_dict(),
-        "ledger": asdict(Ledger()),
-        "ledger_before": asdict(Ledger()),
+        "ledgers": {},
+        "ledgers_before": {},
         "restored": ["weights of another run"],
         "not_restored": ["everything else: this run begins with it"],
     }
-    path = write_checkpoint(folder.checkpoints, 0, sections, manifest=manifest, keep=keep)
+    aside = begin_checkpoint(folder.checkpoints, 0)
+    part = write_part(aside, "initial", sections)
+    versions = {route.policy: 0 for route in plan.routes}
+    path = commit_checkpoint(aside, [part], versions=versions, manifest=manifest, keep=1)
     return read_checkpoint(path)

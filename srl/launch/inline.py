@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,21 +16,21 @@ from srl.core.telemetry import Episode
 from srl.core.worker import Worker
 from srl.launch.connect import InlineConnector, build_worker
 from srl.launch.plan import Plan
-from srl.learning.checkpoint import Checkpoint, write_checkpoint
-from srl.transport.control import Accounts, Message, Ready, Saved, Stopped
-from srl.transport.slots import Ledger
+from srl.learning.checkpoint import Checkpoint, write_part
+from srl.transport.control import Accounts, Message, Ready, Save, Saved, Stopped
 from srl.workers.run import failure_of, report_of
 
 
 class InlineLauncher:
     """Steps workers round-robin, actors first."""
 
-    def __init__(self, plan: Plan, folder: Path, is_interrupted: Callable[[], bool]) -> None:
+    writers = frozenset({"inline"})
+
+    def __init__(self, plan: Plan, is_interrupted: Callable[[], bool]) -> None:
         import torch
 
         torch.set_num_threads(plan.experiment["threads"])
         self._plan = plan
-        self._folder = folder
         self._is_interrupted = is_interrupted
         self._connector = InlineConnector(plan)
         names = [w.name for kind in ("actor", "trainer") for w in plan.of_kind(kind)]
@@ -67,25 +66,25 @@ class InlineLauncher:
         messages, self._messages = self._messages, []
         return messages
 
-    def save(self, manifest: Mapping[str, Any], keep: int) -> None:
-        """Write a checkpoint of everything, between two rounds."""
+    def save(self, order: Save) -> None:
+        """Write everything as one part, between two rounds."""
         sections: dict[str, Arrays] = {worker.name: worker.save() for worker in self._workers}
         for policy, stream in self._connector.samples.items():
             sections[f"samples-{policy}"] = stream.save()
         for worker in self._workers:
             sections[f"telemetry-{worker.name}"] = self._save_unreported(worker)
-        version = max(int(trainer.version) for trainer in self._trainers)  # pyright: ignore[reportAttributeAccessIssue] - a Trainer
-        folder = self._folder / "checkpoints"
-        ledger = asdict(sum(self._ledgers().values(), Ledger()))
-        whole = {**manifest, "ledger": ledger}
-        path = write_checkpoint(folder, version, sections, manifest=whole, keep=keep)
-        self._messages.append(Saved("inline", str(path)))
+        versions = {
+            self._plan.worker(trainer.name).policy: int(trainer.version)  # pyright: ignore[reportAttributeAccessIssue] - a Trainer
+            for trainer in self._trainers
+        }
+        part = write_part(Path(order.folder), "inline", sections)
+        self._messages.append(Saved("inline", order.serial, part, versions, self._ledgers()))
 
-    def stop(self, manifest: Mapping[str, Any] | None, keep: int) -> None:
+    def stop(self, order: Save | None) -> None:
         """Save and say what became of every block."""
-        if manifest is not None:
-            self.save(manifest, keep)
-        self._messages.append(Stopped(self._plain_ledgers()))
+        if order is not None:
+            self.save(order)
+        self._messages.append(Stopped(self._ledgers()))
 
     def close(self) -> None:
         """Close every worker."""
@@ -101,14 +100,11 @@ class InlineLauncher:
             [f"envs: {restores}"] if lost else []
         )
 
-    def _ledgers(self) -> dict[str, Ledger]:
+    def _ledgers(self) -> dict[str, dict[str, int]]:
         return {
-            policy: stream.blocks.table.ledger(consumer_lives=True)
+            policy: asdict(stream.blocks.table.ledger(consumer_lives=True))
             for policy, stream in self._connector.samples.items()
         }
-
-    def _plain_ledgers(self) -> dict[str, dict[str, int]]:
-        return {policy: asdict(ledger) for policy, ledger in self._ledgers().items()}
 
     def _round(self) -> None:
         for worker in self._workers:
@@ -120,7 +116,7 @@ class InlineLauncher:
         if any(trainer.telemetry.updates for trainer in self._trainers):
             reports = [report_of(worker) for worker in self._workers]
             self._reported = {report.worker: report.counters for report in reports}
-            self._messages += [*reports, Accounts(self._plain_ledgers())]
+            self._messages += [*reports, Accounts(self._ledgers())]
 
     def _save_unreported(self, worker: Worker) -> Arrays:
         """What it counted since its last report: the manifest has only what was reported."""

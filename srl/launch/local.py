@@ -6,9 +6,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import zmq
@@ -30,6 +29,7 @@ class LocalLauncher:
     """Talks to the node agent; the workers are the agent's."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
+        self.writers = frozenset(plan.writers())
         self._plan = plan
         self._folder = folder
         self._channel, theirs = channel_pair()
@@ -84,14 +84,13 @@ class LocalLauncher:
             messages += [Failure("node-agent", f"the node agent {end}", log), Stopped({})]
         return messages
 
-    def save(self, manifest: Mapping[str, Any], keep: int) -> None:
-        """Have the trainer write a checkpoint between two batches."""
-        self._channel.send(self._save_order(manifest, keep))
+    def save(self, order: Save) -> None:
+        """Have every trainer write its part between two batches."""
+        self._channel.send(order)
 
-    def stop(self, manifest: Mapping[str, Any] | None, keep: int) -> None:
+    def stop(self, order: Save | None) -> None:
         """Stop in order, with a last checkpoint; `Stopped` follows by `poll`."""
-        save = None if manifest is None else self._save_order(manifest, keep)
-        self._channel.send(Stop(save))
+        self._channel.send(Stop(order))
 
     def close(self) -> None:
         """End the agent (and so the workers) if it still runs; remove its sockets."""
@@ -106,12 +105,9 @@ class LocalLauncher:
     def contract(self) -> tuple[list[str], list[str]]:
         """What a checkpoint of this launcher brings back, and what it does not."""
         return (
-            ["weights, optimiser, schedules, counters and random state of the trainer"],
+            ["weights, optimiser, schedules, counters and random state of every trainer"],
             ["episodes under way, blocks in flight and random state of actors and policies"],
         )
-
-    def _save_order(self, manifest: Mapping[str, Any], keep: int) -> Save:
-        return Save(str(self._folder / "checkpoints"), msgspec.json.encode(manifest), keep)
 
 
 def _socket_folder() -> Path:

@@ -73,6 +73,7 @@ class NodeAgent:
         self._arenas: dict[str, Arena] = {}
         self._processes: list[_Process] = []
         self._folder = Path(order.socket_folder)
+        self._writers = frozenset(self._plan.writers())
 
     def run(self) -> None:
         """Run until the controller says stop, or is gone."""
@@ -127,8 +128,9 @@ class NodeAgent:
                 if isinstance(message, Stop):
                     return message.save
                 if isinstance(message, Save):
-                    for process in self._of_kind("trainer"):
-                        process.channel.send(message)
+                    for process in self._processes:
+                        if process.name in self._writers:
+                            process.channel.send(message)
             if self._controller.closed:
                 log.warning("the controller is gone: ending all workers")
                 return None
@@ -171,22 +173,27 @@ class NodeAgent:
 
     def _stop_workers(self, save: Save | None) -> None:
         for kind in _STOP_ORDER:
-            processes = self._of_kind(kind)
-            order = Stop(save if kind == "trainer" else None)
+            processes, saving = self._of_kind(kind), set[tuple[str, int]]()
             for process in processes:
-                process.channel.send(order)
-            saving = kind == "trainer" and save is not None
-            grace = _SAVE_GRACE_SECONDS if saving else _GRACE_SECONDS[kind]
-            self._await_exit(processes, time.monotonic() + grace)
+                order = save if process.name in self._writers else None
+                process.channel.send(Stop(order))
+                if order is not None:
+                    saving.add((process.name, order.serial))
+            self._await_exit(processes, saving, _GRACE_SECONDS[kind])
 
-    def _await_exit(self, processes: list[_Process], deadline: float) -> None:
+    def _await_exit(
+        self, processes: list[_Process], saving: set[tuple[str, int]], grace: float
+    ) -> None:
+        """Wait for the end of these workers; longer while some of them write their part."""
+        deadline = time.monotonic() + (_SAVE_GRACE_SECONDS if saving else grace)
         while any(p.popen.poll() is None for p in processes) and time.monotonic() < deadline:
             self._controller.recv_all()  # nothing but its end matters now
             if self._controller.closed:
                 deadline = min(deadline, time.monotonic() + _ALONE_GRACE_SECONDS)
             self._wait()
-            if any(isinstance(message, Saved) for message in self._forward()):
-                deadline = min(deadline, time.monotonic() + _GRACE_SECONDS["trainer"])
+            saved = {(m.worker, m.serial) for m in self._forward() if isinstance(m, Saved)}
+            if saved and not (saving := saving - saved):
+                deadline = min(deadline, time.monotonic() + grace)
         for process in processes:
             if process.popen.poll() is None:
                 log.warning("%s did not stop in time: killing it", process.name)

@@ -113,6 +113,10 @@ class Plan(msgspec.Struct, frozen=True):
         """Workers of one kind."""
         return [worker for worker in self.workers if worker.kind == kind]
 
+    def writers(self) -> list[str]:
+        """Workers that write checkpoints: of each policy the first trainer, which speaks for all."""
+        return [worker.name for worker in self.of_kind("trainer") if worker.index == 0]
+
     def replies(self, route: RoutePlan) -> ReplyLayout:
         """Where policy workers of a route leave their answers."""
         actors, records = self.experiment["actors"], route.records()

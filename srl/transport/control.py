@@ -46,24 +46,38 @@ class StartNode(msgspec.Struct, tag=True):
 
 
 class Stop(msgspec.Struct, tag=True):
-    """Stop in order; with `save`, the trainer writes a checkpoint first."""
+    """Stop in order; with `save`, trainers write their parts of a checkpoint first."""
 
     save: "Save | None" = None
 
 
 class Save(msgspec.Struct, tag=True):
-    """To a trainer: write a checkpoint between two batches."""
+    """To a writer: write its part of a checkpoint into a folder, between two batches."""
 
+    serial: int
+    """Which checkpoint of this process of the run: parts of another are not for it."""
     folder: str
-    manifest: bytes
-    keep: int
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one writer wrote: a file of a checkpoint."""
+
+    file: str
+    sha256: str
+    bytes: int
+    sections: tuple[str, ...]
 
 
 class Saved(msgspec.Struct, tag=True):
-    """From a trainer: the checkpoint is whole."""
+    """From a writer: its part is on disk."""
 
     worker: str
-    path: str
+    serial: int
+    part: Part
+    versions: dict[str, int]
+    """Policy to its version in this part."""
+    ledgers: dict[str, dict[str, int]]
+    """Policy to what had become of its blocks."""
 
 
 class Ready(msgspec.Struct, tag=True):

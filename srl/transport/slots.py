@@ -15,7 +15,7 @@ was never published, and so is free again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,6 +44,10 @@ class Ledger:
         """Whether every block sent is accounted for once."""
         accounted = self.consumed + self.dropped + self.lost + self.in_flight
         return self.sent == accounted and self.duplicated == 0
+
+    def ended(self) -> "Ledger":
+        """The same after those who held blocks have ended: what was in flight is lost."""
+        return replace(self, lost=self.lost + self.in_flight, in_flight=0)
 
     def __add__(self, other: "Ledger") -> "Ledger":
         return Ledger(

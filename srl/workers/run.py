@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -40,9 +39,12 @@ from srl.transport.control import (
     Saved,
     Stop,
 )
-from srl.transport.slots import Ledger, SlotTable
+from srl.transport.slots import SlotTable
 
 log = logging.getLogger(__name__)
+
+Ledgers = dict[str, dict[str, int]]
+"""Policy to what has become of its blocks."""
 
 _CONFIGURE_SECONDS = 60.0
 _REPORT_SECONDS = 0.25
@@ -65,7 +67,7 @@ def main() -> int:
         buffers = {name: arena.buffer for name, arena in arenas.items()}
         worker = _build(configure, plan, buffers)
         try:
-            _loop(worker, channel, lambda: _ledger(plan, configure.worker, buffers))
+            _loop(worker, channel, lambda: _ledgers(plan, configure.worker, buffers))
         finally:
             channel.send(report_of(worker))
             worker.close()
@@ -124,15 +126,15 @@ def _build(configure: Configure, plan: Plan, buffers: dict[str, np.ndarray]) -> 
     return worker
 
 
-def _ledger(plan: Plan, worker: str, buffers: dict[str, np.ndarray]) -> Ledger:
-    """What has become of the blocks of a trainer's stream, at this moment."""
+def _ledgers(plan: Plan, worker: str, buffers: dict[str, np.ndarray]) -> Ledgers:
+    """Policy of a trainer to what has become of its blocks, at this moment."""
     route = plan.route(plan.worker(worker).policy)
     num_actors = plan.experiment["actors"]["count"]
     table = SlotTable(buffers[f"samples/{route.policy}"], num_actors, route.slots)
-    return table.ledger(consumer_lives=True)
+    return {route.policy: asdict(table.ledger(consumer_lives=True))}
 
 
-def _loop(worker: Worker, channel: Channel, ledger: Callable[[], Ledger]) -> None:
+def _loop(worker: Worker, channel: Channel, ledgers: Callable[[], Ledgers]) -> None:
     worker.open()
     channel.send(_ready(worker))
     poller = zmq.Poller()
@@ -146,7 +148,7 @@ def _loop(worker: Worker, channel: Channel, ledger: Callable[[], Ledger]) -> Non
         if now >= report_at:
             report_at = now + _REPORT_SECONDS
             channel.send(report_of(worker))
-            if _is_over(worker, channel, ledger):
+            if _is_over(worker, channel, ledgers):
                 break
         if not moved:
             with worker.telemetry.time(worker.waiting):
@@ -155,32 +157,27 @@ def _loop(worker: Worker, channel: Channel, ledger: Callable[[], Ledger]) -> Non
                 report_at = 0.0
 
 
-def _is_over(worker: Worker, channel: Channel, ledger: Callable[[], Ledger]) -> bool:
+def _is_over(worker: Worker, channel: Channel, ledgers: Callable[[], Ledgers]) -> bool:
     """Do what the agent asks for; True when that is to stop, or when it is gone."""
     messages: list[Message] = channel.recv_all()
     for message in messages:
         if isinstance(message, Save):
-            _save(worker, channel, message, ledger())
+            _save(worker, channel, message, ledgers())
         elif isinstance(message, Stop):
             if message.save is not None:
-                _save(worker, channel, message.save, ledger())
+                _save(worker, channel, message.save, ledgers())
             return True
     return channel.closed
 
 
-def _save(worker: Worker, channel: Channel, order: Save, ledger: Ledger) -> None:
-    from srl.learning.checkpoint import write_checkpoint
+def _save(worker: Worker, channel: Channel, order: Save, ledgers: Ledgers) -> None:
+    from srl.learning.checkpoint import write_part
 
-    manifest: dict[str, Any] = {**msgspec.json.decode(order.manifest), "ledger": asdict(ledger)}
     channel.send(report_of(worker))
-    path = write_checkpoint(
-        Path(order.folder),
-        int(worker.version),  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
-        {worker.name: worker.save()},
-        manifest=manifest,
-        keep=order.keep,
-    )
-    channel.send(Saved(worker.name, str(path)))
+    part = write_part(Path(order.folder), worker.name, {worker.name: worker.save()})
+    version = int(worker.version)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
+    versions = dict.fromkeys(ledgers, version)
+    channel.send(Saved(worker.name, order.serial, part, versions, ledgers))
 
 
 def _ready(worker: Worker) -> Ready:

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from srl.core.errors import CheckpointError
 from srl.learning.checkpoint import (
+    begin_checkpoint,
+    commit_checkpoint,
     latest_checkpoint,
     list_checkpoints,
     read_checkpoint,
     read_manifest,
-    write_checkpoint,
+    write_part,
 )
 
 SECTIONS = {
@@ -31,7 +33,22 @@ SECTIONS = {
 
 
 def write(folder, version, *, sections=SECTIONS, keep=3):
-    return write_checkpoint(folder, version, sections, manifest={"note": "x"}, keep=keep)
+    """One part with everything: what the inline launcher writes."""
+    aside = begin_checkpoint(folder, 7)
+    part = write_part(aside, "inline", sections)
+    return commit_checkpoint(
+        aside, [part], versions={"main": version}, manifest={"note": "x"}, keep=keep
+    )
+
+
+def write_two(folder, versions):
+    """A part a trainer."""
+    aside = begin_checkpoint(folder, 1)
+    parts = [
+        write_part(aside, f"trainer-{policy}-0", {f"trainer-{policy}-0": {"n": np.array(version)}})
+        for policy, version in versions.items()
+    ]
+    return commit_checkpoint(aside, parts, versions=versions, manifest={}, keep=3)
 
 
 def test_checkpoint_comes_back_as_it_was_written(tmp_path):
@@ -46,6 +63,47 @@ def test_checkpoint_comes_back_as_it_was_written(tmp_path):
             read = checkpoint.sections[section][name]
             np.testing.assert_array_equal(read, array)
             assert read.dtype == array.dtype
+
+
+def test_checkpoint_of_two_writers_has_a_part_each(tmp_path):
+    path = write_two(tmp_path, {"a": 3, "b": 12})
+    checkpoint = read_checkpoint(path)
+    assert path.name == "00000012"
+    assert checkpoint.manifest["versions"] == {"a": 3, "b": 12}
+    assert sorted(os.listdir(path)) == [
+        "manifest.json",
+        "state-trainer-a-0.safetensors",
+        "state-trainer-b-0.safetensors",
+    ]
+    assert {name: int(state["n"]) for name, state in checkpoint.sections.items()} == {
+        "trainer-a-0": 3,
+        "trainer-b-0": 12,
+    }
+
+
+@pytest.mark.parametrize("policy", ["a", "b"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "corrupted"])
+def test_every_part_is_verified(tmp_path, policy, damage):
+    path = write_two(tmp_path, {"a": 3, "b": 12})
+    file = path / f"state-trainer-{policy}-0.safetensors"
+    data = file.read_bytes()
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(data[:-1] if damage == "truncated" else data[:-1] + b"\x7f")
+    words = "no readable" if damage == "missing" else damage
+    with pytest.raises(CheckpointError, match=words):
+        read_checkpoint(path)
+
+
+def test_part_outside_its_checkpoint_is_not_read(tmp_path):
+    path = write(tmp_path, 1)
+    (path / "state-inline.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    manifest = read_manifest(path)
+    manifest["parts"][0]["file"] = "../elsewhere.safetensors"
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="no readable"):
+        read_checkpoint(path)
 
 
 def test_last_k_are_kept(tmp_path):
@@ -117,7 +175,7 @@ def test_crash_while_writing_leaves_nothing_that_is_listed(tmp_path, monkeypatch
 @pytest.mark.parametrize("size", [0, 8, -1])
 def test_truncated_file_is_refused(tmp_path, size):
     path = write(tmp_path, 1)
-    state = path / "state.safetensors"
+    state = path / "state-inline.safetensors"
     state.write_bytes(state.read_bytes()[:size])
     with pytest.raises(CheckpointError, match="truncated"):
         read_checkpoint(path)
@@ -127,7 +185,7 @@ def test_truncated_file_is_refused(tmp_path, size):
 @given(data=st.data())
 def test_flipped_bit_is_refused(tmp_path, data):
     path = write(tmp_path, 1)
-    state = path / "state.safetensors"
+    state = path / "state-inline.safetensors"
     content = bytearray(state.read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     state.write_bytes(content)
@@ -140,8 +198,8 @@ MANIFESTS = {
     "empty": b"",
     "list": b"[1, 2]",
     "foreign": b'{"model": "llama"}',
-    "other format": b'{"format": 2}',
-    "only format": b'{"format": 1}',
+    "format of earlier versions": b'{"format": 1, "sections": [], "sha256": "", "bytes": 0}',
+    "only format": b'{"format": 2}',
     "deep": b"[" * 100_000,
 }
 
@@ -158,7 +216,7 @@ def test_foreign_manifest_is_refused(tmp_path, manifest):
 def test_manifest_without_sections_is_refused(tmp_path, sections):
     path = write(tmp_path, 1)
     manifest = read_manifest(path)
-    manifest["sections"] = sections
+    manifest["parts"][0]["sections"] = sections
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="sections"):
         read_checkpoint(path)
@@ -166,7 +224,7 @@ def test_manifest_without_sections_is_refused(tmp_path, sections):
 
 def test_missing_state_is_refused(tmp_path):
     path = write(tmp_path, 1)
-    (path / "state.safetensors").unlink()
+    (path / "state-inline.safetensors").unlink()
     with pytest.raises(CheckpointError, match="no readable"):
         read_checkpoint(path)
 
@@ -183,10 +241,10 @@ class Poison:
 def test_poisoned_pickle_is_refused_and_never_executed(tmp_path, is_signed):
     path, mark = write(tmp_path, 1), tmp_path / "executed"
     data = pickle.dumps(Poison(mark))
-    (path / "state.safetensors").write_bytes(data)
+    (path / "state-inline.safetensors").write_bytes(data)
     if is_signed:
         manifest = read_manifest(path)
-        manifest |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        manifest["parts"][0] |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError):
         read_checkpoint(path)

@@ -13,6 +13,7 @@ from srl.transport.control import (
     Configure,
     Failure,
     Message,
+    Part,
     Ready,
     Report,
     Save,
@@ -23,13 +24,20 @@ from srl.transport.control import (
     channel_pair,
 )
 
+SAVED = Saved(
+    "trainer-0",
+    3,
+    Part("state-trainer-0.safetensors", "ab" * 32, 2**40, ("trainer-0",)),
+    {"main": 42},
+    {"main": {"sent": 3}},
+)
 MESSAGES = [
     Configure(b"plan", "actor-0", {"samples/main": (5, 64)}, "/tmp/x", ["/path"], 2, "checkpoint"),
     StartNode(b"plan", {"samples/main": 4096}, ["actor-0"], "/logs", "/tmp/x", ["/path"], 1),
     Stop(),
-    Stop(Save("/run", b"manifest", 3)),
-    Save("/run", b"manifest", 3),
-    Saved("trainer-0", "/run/checkpoints/00000001"),
+    Stop(Save(3, "/run/checkpoints/.00000003.writing")),
+    Save(3, "/run/checkpoints/.00000003.writing"),
+    SAVED,
     Ready("actor-0", 123, 0.5, 40.0, has_torch=False),
     Report("actor-0", {"env_steps": 2**40}, {"env": 0.5}, [(1.5, 7)], [{"loss": 0.1}]),
     Failure("actor-0", "it broke", "Traceback ...", is_user_error=True),
@@ -161,8 +169,8 @@ def test_recv_first_keeps_what_came_after_it(ends):
     mine, theirs = ends
     other = Channel(theirs)
     start = MESSAGES[1]
-    for message in (start, Stop(), Saved("trainer-0", "/x")):
+    for message in (start, Stop(), SAVED):
         other.send(message)
     assert mine.recv_first(StartNode) == start
-    assert mine.recv_all() == [Stop(), Saved("trainer-0", "/x")]
+    assert mine.recv_all() == [Stop(), SAVED]
     assert mine.recv_first(StartNode) is None
