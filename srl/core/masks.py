@@ -18,6 +18,18 @@ def mask_size(action: ActionSpace) -> int | None:
             return None
 
 
+def mask_problem(agent: AgentSpec) -> str | None:
+    """What is wrong with the mask that an agent declares; None where nothing is."""
+    mask, size = agent.action_mask, mask_size(agent.action)
+    if mask is None or mask.shape == (size,):
+        return None
+    needed = "there is nothing to mask in real numbers" if size is None else f"it must be [{size}]"
+    return (
+        f"observation {mask.name!r} is the action mask by its name and has the shape "
+        f"{list(mask.shape)}, but {needed}, one truth value a choice"
+    )
+
+
 def nothing_allowed(action: ActionSpace, mask: np.ndarray) -> np.ndarray:
     """`[...]` bool: where the masks `[..., size]` leave no choice at all."""
     return np.any([~part.any(-1) for part in _parts(action, mask)], axis=0)

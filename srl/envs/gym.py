@@ -14,20 +14,23 @@ import numpy as np
 from gymnasium import spaces
 
 from srl.core.env import (
-    AgentSpec,
+    MASK_NAME,
     EnvRequest,
     EnvSpec,
     ObservationRows,
     OutcomeRows,
     agent_sets,
 )
-from srl.core.errors import ConfigError
+from srl.core.errors import ConfigError, EnvError
+from srl.core.masks import mask_size
 from srl.core.names import load_object, nearest
 from srl.envs.spaces import (
     EpisodeLog,
     Leaf,
     action_of,
+    agent_of,
     described,
+    forbids_all,
     leaves_of,
     not_built,
     same_observations,
@@ -81,6 +84,41 @@ class WithoutText(gymnasium.ObservationWrapper):
         return {key: observation[key] for key in self._kept}
 
 
+class MaskFromInfo(gymnasium.Wrapper):
+    """A wrapper for envs that tell allowed actions by `info["action_mask"]` (Taxi).
+
+    The observation becomes a Dict of `obs` (or of its own keys, where it is a Dict) and
+    `action_mask`.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        action, _ = action_of(env.action_space)
+        size, space = mask_size(action), env.observation_space
+        if size is None:
+            raise ConfigError(f"MaskFromInfo needs discrete actions, these are {env.action_space}")
+        self._is_dict = isinstance(space, spaces.Dict)
+        parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"obs": space}
+        mask = spaces.Box(0, 1, (size,), np.int8)
+        self.observation_space = spaces.Dict({**parts, MASK_NAME: mask})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Begin an episode; what is seen, with the mask."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._with_mask(obs, info), info
+
+    def step(self, action: Any) -> Any:
+        """Act; what came of it, and what is seen, with the mask."""
+        obs, *outcome, info = self.env.step(action)
+        return self._with_mask(obs, info), *outcome, info
+
+    def _with_mask(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
+        if MASK_NAME not in info:
+            raise EnvError(f"info has no {MASK_NAME!r}: MaskFromInfo cannot be put around this env")
+        parts = dict(obs) if self._is_dict else {"obs": obs}
+        return {**parts, MASK_NAME: np.asarray(info[MASK_NAME], np.int8)}
+
+
 class GymEnv:
     """`E` Gymnasium environments of one agent each; implements `srl.core.env.Env`."""
 
@@ -99,11 +137,11 @@ class GymEnv:
         self._leaves = tuple(leaves_of("obs", (), self._envs[0].observation_space))
         action, self._to_env = action_of(self._envs[0].action_space)
         self._log = EpisodeLog(request, {"actions": action.field})
-        agent = AgentSpec(tuple(leaf.observation for leaf in self._leaves), action)
+        self._agent = agent_of(self._leaves, action)
         self.spec = EnvSpec(
             name=request.name,
             num_envs=request.num_envs,
-            agents={"agent_0": agent},
+            agents={"agent_0": self._agent},
             restores=self._log.restores,
             max_steps=_time_limit(self._envs[0]),
         )
@@ -118,10 +156,10 @@ class GymEnv:
                 self._begin(e, rows)
         except (Exception, SystemExit) as error:  # user code may raise anything
             raise self._log.error(e, f"failed in reset: {told(error)}") from error
-        self._check_finite(rows)
         out[0].first.fill(True)
         out[0].valid.fill(True)
         out[0].acting.fill(True)
+        self._check(rows, out[0])
 
     def step(
         self,
@@ -160,7 +198,7 @@ class GymEnv:
         except (Exception, SystemExit) as error:  # user code may raise anything
             where = "reset" if ended[e] else "step"
             raise self._log.error(e, f"failed in {where}: {told(error)}") from error
-        self._check_finite(rows)
+        self._check(rows, out[0])
         if not np.isfinite(rewards).all():
             e = int(np.isfinite(rewards).argmin())
             raise self._log.error(e, f"gave the reward {rewards[e]}")
@@ -216,9 +254,14 @@ class GymEnv:
             leaf.write(row, e, obs)
         return ends
 
-    def _check_finite(self, rows: list[tuple[Leaf, np.ndarray]]) -> None:
+    def _check(self, rows: list[tuple[Leaf, np.ndarray]], out: ObservationRows) -> None:
+        """Raise EnvError for values that are not finite, and masks that allow nothing."""
         for leaf, row in rows:
             if found := unfinite(leaf, row):
+                raise self._log.error(*found)
+        if mask := self._agent.action_mask:
+            shown = out.obs[mask.name][:, 0]
+            if found := forbids_all(self._agent, shown, out.valid[:, 0]):
                 raise self._log.error(*found)
 
 

@@ -8,6 +8,8 @@ is `terminated` or `truncated` for it alone. The row after it shows its final ob
 all rows after that, which show zeros, it is neither `valid` nor `acting`, and its reward is 0. The
 step after the last agent ended resets the env: `first` is True for all. The agents that ended last
 are `acting` on their final row, as everywhere; those that were out before are not.
+
+The option `central`, which no env is told of, hands the env's `state()` to a central critic.
 """
 
 import logging
@@ -35,6 +37,8 @@ from srl.envs.spaces import (
     EpisodeLog,
     Leaf,
     action_of,
+    agent_of,
+    forbids_all,
     leaves_of,
     not_built,
     same_observations,
@@ -80,8 +84,10 @@ class PettingZooEnv:
 
     def __init__(self, make: Callable[..., Any], request: EnvRequest) -> None:
         wrappers = [load_object(name) for name in request.wrappers]
+        options = dict(request.options)
+        has_central = options.pop("central", False)
         try:
-            made = [make(**request.options) for _ in range(request.num_envs)]
+            made = [make(**options) for _ in range(request.num_envs)]
             self._envs = [wrapped(env, wrappers) for env in made]
             names = [str(name) for name in self._envs[0].possible_agents]
         except ConfigError:
@@ -93,8 +99,10 @@ class PettingZooEnv:
             for s, members in enumerate(agent_sets(request, len(names)))
             for column, index in enumerate(members)
         }
+        self._central = _central(self._envs[0], request) if has_central else ()
         self._agents = [
-            _agent(name, self._envs[0], *places[index]) for index, name in enumerate(names)
+            _agent(name, self._envs[0], self._central, *places[index])
+            for index, name in enumerate(names)
         ]
         self._log = EpisodeLog(
             request, {f"actions.{a.name}": a.spec.action.field for a in self._agents}
@@ -116,11 +124,11 @@ class PettingZooEnv:
                 self._begin(e, out)
         except (Exception, SystemExit) as error:  # user code may raise anything
             raise self._log.error(e, f"failed in reset: {told(error)}") from error
-        self._check_finite(out)
         for rows in out:
             rows.first.fill(True)
             rows.valid.fill(True)
             rows.acting.fill(True)
+        self._check(out)
 
     def step(
         self,
@@ -152,10 +160,11 @@ class PettingZooEnv:
                         ends.terminated[at] = terminated[agent.name]
                         ends.truncated[at] = truncated[agent.name]
                 self._show(e, obs, [rows.obs for rows in out])
+                self._show_state(e, out)
                 self._mark(e, out, first=False, acting=terminated if ended[e] else ())
         except (Exception, SystemExit) as error:  # user code may raise anything
             raise self._log.error(e, f"failed in {where}: {told(error)}") from error
-        self._check_finite(out)
+        self._check(out)
         for agent in agents:
             reward = outcome[agent.of_set].reward[:, agent.column]
             if not np.isfinite(reward).all():
@@ -191,6 +200,7 @@ class PettingZooEnv:
     def _begin(self, e: int, out: Sequence[ObservationRows]) -> None:
         """Reset env `e` into its next episode; write its first observations."""
         self._show(e, self._restart(e, self._log.begin(e)), [rows.obs for rows in out])
+        self._show_state(e, out)
         self._log.ended[e] = False
 
     def _restart(self, e: int, seed: int | None) -> Mapping[str, Any]:
@@ -236,6 +246,14 @@ class PettingZooEnv:
                 else:
                     row[e] = 0
 
+    def _show_state(self, e: int, out: Sequence[ObservationRows]) -> None:
+        """Write what the whole env `e` shows to a central critic."""
+        if self._central:
+            state = self._envs[e].state()
+            for leaf in self._central:
+                for rows in out:
+                    leaf.write(rows.central[leaf.observation.name], e, state)
+
     def _mark(
         self, e: int, out: Sequence[ObservationRows], *, first: bool, acting: Any = ()
     ) -> None:
@@ -262,19 +280,35 @@ class PettingZooEnv:
         self._show(e, obs, shown)
         return ends
 
-    def _check_finite(self, out: Sequence[ObservationRows]) -> None:
+    def _check(self, out: Sequence[ObservationRows]) -> None:
+        """Raise EnvError for values that are not finite, and masks that allow nothing."""
         for agent in self._agents:
-            for leaf in agent.leaves:
-                row = out[agent.of_set].obs[leaf.observation.name][:, agent.column]
-                if found := unfinite(leaf, row):
-                    raise self._log.error(found[0], f"{found[1]} (agent {agent.name!r})")
+            rows, column = out[agent.of_set], agent.column
+            found = [
+                unfinite(leaf, rows.obs[leaf.observation.name][:, column]) for leaf in agent.leaves
+            ]
+            if mask := agent.spec.action_mask:
+                acts = rows.valid[:, column] & rows.acting[:, column]
+                found.append(forbids_all(agent.spec, rows.obs[mask.name][:, column], acts))
+            for e, what in filter(None, found):
+                raise self._log.error(e, f"{what} (agent {agent.name!r})")
+        for leaf in self._central:
+            if found := unfinite(leaf, out[0].central[leaf.observation.name]):
+                raise self._log.error(*found)
 
 
-def _agent(name: str, env: Any, of_set: int, column: int) -> _Agent:
+def _agent(name: str, env: Any, central: Sequence[Leaf], of_set: int, column: int) -> _Agent:
     leaves = tuple(leaves_of("obs", (), env.observation_space(name)))
     action, to_env = action_of(env.action_space(name))
-    spec = AgentSpec(tuple(leaf.observation for leaf in leaves), action)
-    return _Agent(name, of_set, column, leaves, spec, to_env)
+    return _Agent(name, of_set, column, leaves, agent_of(leaves, action, central), to_env)
+
+
+def _central(env: Any, request: EnvRequest) -> tuple[Leaf, ...]:
+    """What the env shows to a central critic."""
+    space = getattr(env, "state_space", None)
+    if space is None:
+        raise ConfigError(f"env {request.name!r} has no state_space: leave the option central")
+    return tuple(leaves_of("state", (), space))
 
 
 def _parallel_env(name: str) -> Callable[..., Any]:

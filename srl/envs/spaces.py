@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from srl.core.env import (
     ActionSpace,
+    AgentSpec,
     Box,
     Discrete,
     EnvRequest,
@@ -22,6 +23,7 @@ from srl.core.env import (
     episode_seed,
 )
 from srl.core.errors import ConfigError, EnvError
+from srl.core.masks import mask_problem, nothing_allowed
 from srl.core.spec import Field
 
 logger = logging.getLogger(__name__)
@@ -98,6 +100,17 @@ def leaves_of(name: str, path: tuple[Any, ...], space: spaces.Space) -> Iterator
     counted_from = () if start is None else tuple(int(n) for n in np.ravel(start))
     observation = Observation(name, shape, stored, categories, path, counted_from)
     yield Leaf(observation, path, space, shape, dtype, start, dtype.kind == "f")
+
+
+def agent_of(
+    leaves: Sequence[Leaf], action: ActionSpace, central: Sequence[Leaf] = ()
+) -> AgentSpec:
+    """What an agent sees and does; refuses an action mask that does not fit its actions."""
+    seen, shared = (tuple(leaf.observation for leaf in part) for part in (leaves, central))
+    agent = AgentSpec(seen, action, shared)
+    if problem := mask_problem(agent):
+        raise ConfigError(f"{problem}: rename it, or make it so")
+    return agent
 
 
 def action_of(space: spaces.Space) -> tuple[ActionSpace, Callable[[np.ndarray], np.ndarray]]:
@@ -234,6 +247,14 @@ def unfinite(leaf: Leaf, row: np.ndarray) -> tuple[int, str] | None:
     e = int(np.isfinite(row).reshape(len(row), -1).all(1).argmin())
     name = leaf.observation.name
     return e, f"showed {name!r} with a value that is not finite: {row[e]}"
+
+
+def forbids_all(agent: AgentSpec, row: np.ndarray, acts: np.ndarray) -> tuple[int, str] | None:
+    """The first env whose mask, of `row` `[E, n]`, leaves nothing to who `acts` `[E]`; what to say."""
+    wrong = nothing_allowed(agent.action, row) & acts
+    if not wrong.any() or agent.action_mask is None:
+        return None
+    return int(wrong.argmax()), f"showed {agent.action_mask.name!r}: every action is masked out"
 
 
 def same_observations(shown: Mapping[str, np.ndarray], seen: Mapping[str, np.ndarray]) -> bool:

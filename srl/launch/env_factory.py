@@ -1,6 +1,7 @@
 """Builds envs by name: a family of the catalogue, or a user's own object."""
 
 from dataclasses import replace
+from inspect import getattr_static
 from typing import Any
 
 from srl import catalog
@@ -50,6 +51,8 @@ def env_spec(config: EnvConfig) -> EnvSpec:
 def _make_from_object(found: Any, request: EnvRequest) -> Env:
     """A batched env (it has `make_batch`), or anything that makes a Gymnasium env when called."""
     if hasattr(found, "make_batch"):
-        factory: EnvFactory = found() if isinstance(found, type) else found
+        method = getattr_static(found, "make_batch")
+        is_unbound = isinstance(found, type) and not isinstance(method, classmethod | staticmethod)
+        factory: Any = found() if is_unbound else found
         return factory.make_batch(request)
     return load_object(catalog.ENVS["gym"]).wrap(found, request)

@@ -22,7 +22,7 @@ from srl.core.env import (
     agent_sets,
 )
 from srl.core.errors import SrlError
-from srl.core.masks import heed
+from srl.core.masks import heed, mask_problem, nothing_allowed
 
 MakeEnv = Callable[[EnvRequest], Env]
 Sets = tuple[tuple[int, ...], ...]
@@ -65,6 +65,7 @@ class Played:
     """What one agent saw and got: every array `[T + 1, E, ...]`, outcomes `[T, E]`."""
 
     obs: dict[str, np.ndarray]
+    """What is shown to it, and of its whole env to a central critic."""
     first: np.ndarray
     valid: np.ndarray
     acting: np.ndarray
@@ -132,7 +133,8 @@ class Rows:
             obs={
                 name: np.stack([row.obs[name][:, column] for row in self.seen])
                 for name in self.seen[0].obs
-            },
+            }
+            | {n: np.stack([row.central[n] for row in self.seen]) for n in self.seen[0].central},
             **{m: np.stack([getattr(row, m)[:, column] for row in self.seen]) for m in masks},
             **{o: np.stack([getattr(r, o)[:, column] for r in self.outcomes]) for o in outcomes},
         )
@@ -214,7 +216,9 @@ def _spec_problems(env: Env, request: EnvRequest) -> Iterator[str]:
         if any(agents[a] != agents[members[0]] for a in members):
             yield f"agents {members} are in one set, but do not see and do alike"
     for name, agent in spec.agents.items():
-        for o in agent.observations:
+        if problem := mask_problem(agent):
+            yield f"{problem} (agent {name!r})"
+        for o in (*agent.observations, *agent.central):
             if np.dtype(o.dtype).name != o.dtype:
                 yield f"observation {o.name!r} of {name!r} has the dtype {o.dtype!r}, not a name"
             if o.categories and len(o.categories) != int(np.prod(o.shape)):
@@ -227,7 +231,11 @@ def _row_problems(played: Sequence[Played], agents: Sequence[AgentSpec]) -> Iter
         rules = _mask_rules(rows)
         begins = played[0].first
         rules["agents of one env must begin their episodes together"] = rows.first == begins
-        for o in agent.observations:
+        if mask := agent.action_mask:
+            acts = rows.valid & rows.acting
+            none = nothing_allowed(agent.action, rows.obs[mask.name])
+            rules["the action mask must allow something where an agent acts"] = ~(acts & none)
+        for o in (*agent.observations, *agent.central):
             values = rows.obs[o.name]
             rules[f"observation {o.name!r} must be finite"] = np.isfinite(values)
             if o.categories:

@@ -21,10 +21,12 @@ from srl.core.env import (
     EnvRequest,
     EnvSpec,
     MultiDiscrete,
+    Observation,
     agent_sets,
 )
 from srl.core.errors import ConfigError, SrlError
 from srl.core.experiment import EnvConfig, Experiment
+from srl.core.masks import heed
 from srl.core.names import load_object, nearest
 from srl.launch.env_factory import env_spec, make_env
 from srl.testing.env_contract import Rows, Run, check_env, fixed_actions
@@ -50,12 +52,13 @@ _CHECKS = {
         "not a name",
         "category count",
         "see and do alike",
+        "truth value a choice",
     ),
     "final observation": ("final observation",),
     "truncation flag": ("must be truncated", "not only terminated"),
     "autoreset": ("'first' must", "'valid' must", "reset step", "episodes together"),
     "finite values": ("finite", "number of categories"),
-    "action masks": ("mask",),
+    "action masks": ("action mask",),
     "reproducible seeding": ("two builds",),
     "independent seeding": ("seeded apart",),
     "save and load": ("save()", "load()"),
@@ -194,12 +197,13 @@ def measure(
     sets = agent_sets(one, len(agents))
     rows = [Rows.allocate(agents[members[0]], (1, 1, len(members)), 0) for members in sets]
     drawn = [fixed_actions(agent.action, one, _NUM_ACTIONS) for agent in agents]
+    shown_to = [agents[members[0]] for members in sets]
     actions = [
         [np.stack([drawn[a][t] for a in members], 1) for members in sets]
         for t in range(_NUM_ACTIONS)
     ]
     with closing(make(one)) as env:
-        tally = _play(env, actions, rows, budget_seconds / 2)
+        tally = _play(env, shown_to, actions, rows, budget_seconds / 2)
         seeded = _time_resets(env, rows, budget_seconds / 4)
     with closing(make(replace(one, reseed="start"))) as env:
         unseeded = _time_resets(env, rows, budget_seconds / 4)
@@ -226,15 +230,25 @@ class _Tally:
 
 
 def _play(
-    env: Env, actions: list[list[np.ndarray]], rows: list[Rows], budget_seconds: float
+    env: Env,
+    agents: list[AgentSpec],
+    actions: list[list[np.ndarray]],
+    rows: list[Rows],
+    budget_seconds: float,
 ) -> _Tally:
+    """Play for a while; `agents` is what those of each set see and do."""
     seen = [of_set.seen[1] for of_set in rows]
     outcomes = [of_set.outcomes[0] for of_set in rows]
     env.reset(seen)
     tally, length, ends = _Tally(), 0, (False, False)
     until = time.perf_counter() + budget_seconds
     while (began := time.perf_counter()) < until:
-        env.step(actions[(tally.steps + len(tally.lengths)) % len(actions)], outcomes, seen)
+        drawn = actions[(tally.steps + len(tally.lengths)) % len(actions)]
+        env.step(
+            [heed(agent, a, of.obs) for agent, a, of in zip(agents, drawn, seen, strict=True)],
+            outcomes,
+            seen,
+        )
         taken = time.perf_counter() - began
         if seen[0].first.any():  # the step before ended the episode, this one reset the env
             tally.lengths.append(length)
@@ -296,7 +310,9 @@ def _depends_on_seed(make: Callable[[EnvRequest], Env], request: EnvRequest, spe
 
 def _unseen(speed: Speed, spec: EnvSpec, steps: int) -> dict[str, str]:
     """Checks that say nothing about this env, and why; empty words where that goes without."""
-    unseen = {"action masks": ""}
+    unseen = {}
+    if not any(agent.action_mask for agent in spec.agents.values()):
+        unseen["action masks"] = ""
     if len(spec.agents) == 1:
         unseen["sets of agents"] = ""
     if "not restored" in spec.restores:
@@ -408,9 +424,17 @@ def _alike(spec: EnvSpec) -> tuple[tuple[int, ...], ...]:
 def _in_words(spec: EnvSpec) -> str:
     agents = list(spec.agents.values())
     first = agents[0]
-    shown = ", ".join(f"{o.name} {o.dtype}{list(o.shape)}" for o in first.observations)
     number = "one agent" if len(agents) == 1 else f"{len(agents)} agents, the first"
-    return f"{number} sees {shown} and does {_action_in_words(first.action)}"
+    central = f"; a central critic sees {_shown_in_words(first.central)}" if first.central else ""
+    shown = _shown_in_words(first.observations)
+    return f"{number} sees {shown} and does {_action_in_words(first.action)}{central}"
+
+
+def _shown_in_words(observations: Sequence[Observation]) -> str:
+    return ", ".join(
+        f"{o.name} {o.dtype}{list(o.shape)}" + (f" (the {o.stack} newest)" if o.stack > 1 else "")
+        for o in observations
+    )
 
 
 def _action_in_words(action: ActionSpace) -> str:

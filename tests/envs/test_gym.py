@@ -11,7 +11,7 @@ from srl.core.env import Box, Discrete, EnvRequest, MultiDiscrete, Observation, 
 from srl.core.errors import ConfigError, EnvError
 from srl.core.spec import Spec
 from srl.envs.gym import GymFamily
-from srl.testing.env_contract import check_env
+from srl.testing.env_contract import Rows, check_env
 
 FLOATS = spaces.Box(-9, 9, (2,), np.float32)
 DICT = spaces.Dict(
@@ -388,3 +388,23 @@ def test_close_twice_and_of_an_env_that_fails_to_is_not_fatal(caplog):
     env.close()
     env.close()
     assert "failed to close" in caplog.text
+
+
+def test_taxi_shows_its_mask_by_a_wrapper():
+    newest = "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3"
+    request = request_of(newest, wrappers=("srl.envs.gym:MaskFromInfo",))
+    agent = GymFamily.make_batch(request).spec.agents["agent_0"]
+    assert set(agent.observation_names) == {"obs.obs", "obs.action_mask"}
+    assert agent.action_mask == Observation("obs.action_mask", (6,), "int8", path=("action_mask",))
+    assert check_env(GymFamily.make_batch, request, steps=230) == []
+
+
+def test_env_without_a_mask_in_its_info_is_told_so():
+    request = request_of("CartPole-v1", wrappers=("srl.envs.gym:MaskFromInfo",))
+    env = GymFamily.make_batch(request)
+    rows = Rows.allocate(env.spec.agents["agent_0"], (1, 2, 1), 0)
+    with pytest.raises(EnvError, match="info has no 'action_mask'"):
+        env.reset([rows.seen[0]])
+    request = request_of("Pendulum-v1", wrappers=("srl.envs.gym:MaskFromInfo",))
+    with pytest.raises(ConfigError, match="MaskFromInfo needs discrete actions"):
+        GymFamily.make_batch(request)

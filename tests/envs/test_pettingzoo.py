@@ -11,7 +11,7 @@ from srl.core.env import EnvRequest, episode_seed
 from srl.core.errors import ConfigError, EnvError
 from srl.core.spec import Spec
 from srl.envs.pettingzoo import PettingZooFamily
-from srl.testing.env_contract import check_env
+from srl.testing.env_contract import Rows, check_env
 
 LENGTHS = {"a": 4, "b": 2, "c": 4}
 
@@ -168,6 +168,69 @@ def test_agents_of_different_spaces_go_in_sets_of_their_own():
         PettingZooFamily.wrap(Mixed, replace(request, sets=((0, 1),)))
 
 
+class Guarded(Parallel):
+    """Shows a mask to each agent, in a Dict as PettingZoo's classic games do."""
+
+    def observation_space(self, agent):
+        mask = spaces.Box(0, 1, (3,), np.int8)
+        return spaces.Dict({"observation": super().observation_space(agent), "action_mask": mask})
+
+    def _see(self, agents):
+        self.allowed = {a: int(self.rng.integers(3)) for a in agents}
+        seen = super()._see(agents)
+        masks = {
+            a: (np.arange(3) == allowed).astype(np.int8) for a, allowed in self.allowed.items()
+        }
+        if self.fault == "mask" and self.count == 2:
+            masks["c"][:] = 0
+        if self.count == 2:
+            masks["b"][:] = 0  # it is out of the game: there is nothing to allow
+        return {a: {"observation": seen[a], "action_mask": masks[a]} for a in agents}
+
+    def step(self, actions):
+        assert all(self.allowed[a] + 1 == action for a, action in actions.items())
+        return super().step(actions)
+
+
+def test_masks_are_heeded_and_may_be_empty_only_for_who_is_out():
+    make = lambda **o: check_env(lambda r: PettingZooFamily.wrap(Guarded, r), request_of(**o))  # noqa: E731
+    assert make() == []
+    told = make(fault="mask")
+    assert len(told) == 1
+    assert "showed 'obs.action_mask': every action is masked out (agent 'c')" in told[0]
+
+
+class Stateful(Parallel):
+    """Has a state for a central critic."""
+
+    state_space = spaces.Box(-99, 99, (2,), np.float64)
+
+    def state(self):
+        return np.array([self.count, -self.count], np.float64)
+
+
+def test_state_is_shown_to_a_central_critic_where_it_is_asked_for():
+    assert not own(Stateful).spec.agents["a"].central
+    env = own(Stateful, central=True, sets=((0, 2), (1,)))
+    assert [o.name for o in env.spec.agents["b"].central] == ["state"]
+    two, one = (Rows.allocate(env.spec.agents["a"], (7, 2, n), 1) for n in (2, 1))
+    env.reset([two.seen[0], one.seen[0]])
+    for t in range(7):
+        actions = [np.zeros((2, 2), np.int64), np.zeros((2, 1), np.int64)]
+        seen = [of.seen[t + 1] for of in (two, one)]
+        env.step(actions, [two.outcomes[t], one.outcomes[t]], seen)
+    for rows in (two, one):
+        counts = [row.central["state"][1].tolist() for row in rows.seen]
+        assert counts == [[n, -n] for n in (0, 1, 2, 3, 4, 0, 1, 2)]
+    request = request_of(central=True)
+    assert check_env(lambda r: PettingZooFamily.wrap(Stateful, r), request, steps=20) == []
+
+
+def test_env_without_a_state_has_no_central_critic():
+    with pytest.raises(ConfigError, match="has no state_space: leave the option central"):
+        own(central=True)
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
@@ -227,6 +290,7 @@ def test_missing_package_names_the_extra_to_install(monkeypatch):
     [
         ("classic.rps_v2", "pygame", {"max_cycles": 6}, 30),
         ("butterfly.pistonball_v6", "pymunk", {"n_pistons": 3, "max_cycles": 12}, 30),
+        ("butterfly.pistonball_v6", "pymunk", {"max_cycles": 5, "central": True}, 12),
         ("butterfly.knights_archers_zombies_v11", "pygame", {"spawn_delay": 4}, 150),
     ],
 )

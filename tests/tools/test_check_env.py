@@ -5,10 +5,13 @@ import pytest
 
 from srl.core.errors import ConfigError
 from srl.core.experiment import EnvConfig
+from srl.core.names import load_object
 from srl.tools import check_env
 from srl.tools.check_env import Speed, check, find_env, with_options
 
 FILE = Path(__file__).parent / "envs_to_check.py"
+BAD = Path(__file__).parents[1] / "bad_envs.py"
+BROKEN = load_object(f"{BAD}:BROKEN")
 
 
 def findings_of(name, **options):
@@ -47,6 +50,26 @@ def test_sound_env_has_no_problem():
 def test_broken_env_has_a_problem_in_words(fault, about, words):
     problems = lines_of(findings_of(f"{FILE}:Walk", fault=fault), "problem")
     assert words in problems[about]
+
+
+@pytest.mark.parametrize(("name", "fault", "said"), BROKEN.values(), ids=BROKEN)
+def test_env_that_breaks_the_contract_is_told_what_is_wrong_and_nothing_else(name, fault, said):
+    problems = lines_of(findings_of(f"{BAD}:{name}", fault=fault), "problem")
+    assert problems
+    assert all(said in words for words in problems.values()), problems
+
+
+def test_masks_are_heeded_and_checked():
+    for name in (f"{BAD}:Guarded", "toy/masked"):
+        findings = findings_of(name)
+        assert lines_of(findings, "problem") == {}
+        assert "action masks" in lines_of(findings, "ok")
+    assert "action masks" not in lines_of(findings_of("toy/identity"), "ok")
+
+
+def test_what_a_central_critic_sees_is_told():
+    fine = lines_of(findings_of("toy/match", central=True), "ok")
+    assert fine["build"].endswith("does one of 4; a central critic sees state float32[8]")
 
 
 def test_env_that_does_not_use_its_seed_is_told():
