@@ -124,10 +124,17 @@ class Reinforce:
         """One gradient step."""
         mask = torch.tensor(batch["valid"][:-1] & batch["acting"][:-1])
         distribution, value = self.policy.evaluate(batch["obs"])
-        outcome = [batch[name][:-1] for name in ("terminated", "truncated", "valid")]
-        advantages = generalised_advantages(  # with λ = 1: R − V(s), [T, B]
-            batch["reward"][:-1], array_of(value), *outcome, gamma=self._discount, gae_lambda=1.0
+        advantages, known = generalised_advantages(  # with λ = 1: R − V(s), [T, B]
+            batch["reward"][:-1],
+            array_of(value),
+            batch["terminated"][:-1],
+            batch["truncated"][:-1],
+            valid=batch["valid"],
+            acting=batch["acting"],
+            gamma=self._discount,
+            gae_lambda=1.0,
         )
+        mask = torch.tensor(known)
         advantage = torch.tensor(advantages)[mask]
         log_prob = distribution.log_prob(torch.tensor(batch["action"]))[:-1][mask]
         policy_loss = -(advantage * log_prob).mean()

@@ -6,13 +6,20 @@ Loss of a minibatch, over its valid rows, with ratio ρ = π(a|s) / π_old(a|s):
     − entropy_weight · mean entropy
 
 where A are generalised advantages and R = A + V_old(s). Recorded in every row: `action`,
-`log_prob` and `value`. Axes: `T` rows in time, `B` lanes, `M` rows of a minibatch, `N` lanes.
+`log_prob` and `value`; with a memory also its state, where each training chunk starts.
+
+A batch is learned in chunks of `K` rows in time: one row without a memory, `chunk` rows with one,
+over which gradients flow back, after a burn-in that only brings the memory up to date. Several
+trainers learn one batch together: each its share of every minibatch, and every sum is over all.
+
+Axes: `T` rows in time, `B` lanes, `Q` chunks of a batch, `m` chunks and `M` = `K·m` rows of a
+minibatch, `N` lanes that act.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -24,13 +31,15 @@ from srl.core.env import AgentSpec
 from srl.core.errors import ConfigError
 from srl.core.spec import Field, Spec
 from srl.nets.actor_critic import ActorCritic
+from srl.nets.chunks import Chunks
 from srl.nets.mlp import Activation
 from srl.nets.optimiser import Adam
+from srl.nets.recurrent import memory_state
 from srl.nets.tensors import array_of, load_arrays, tensor_of
 from srl.ops.distributions import Distribution
-from srl.ops.losses import approximate_kl, clipped_policy_loss, value_loss
-from srl.ops.normalise import normalise_masked
-from srl.ops.returns import explained_variance, generalised_advantages
+from srl.ops.losses import approximate_kl, clipped_policy_loss, masked_mean, value_loss
+from srl.ops.normalise import Moments, moments_of, normalise
+from srl.ops.returns import generalised_advantages
 from srl.ops.schedules import Schedule, scheduled
 
 
@@ -76,10 +85,22 @@ class PPOConfig:
     """Learn values of returns scaled by their running mean and variance (PopArt)."""
     normalise_advantages: bool = True
     """Scale the advantages of each batch to mean 0 and variance 1."""
+    network: str | None = None
+    """Your own encoder of observations, module:Object or file.py:Object; None: by their shapes."""
     hidden: tuple[int, ...] = (64, 64)
-    """Layer sizes of actor and critic, each its own; images pass a shared CNN before."""
+    """Layer sizes of actor and critic, each its own; encoder and memory before are shared."""
     activation: Activation = "tanh"
     """Nonlinearity of these layers."""
+    memory: Literal["none", "lstm", "gru"] = "none"
+    """A recurrent layer after the encoder."""
+    memory_size: int = 64
+    """Numbers it remembers."""
+    chunk: int = 16
+    """With a memory: rows over which gradients flow back; rollout is a multiple of it."""
+    burn_in: int = 0
+    """With a memory: rows before each chunk that bring it up to date with the newest weights."""
+    central_value: bool = False
+    """Show the critic what the env shares about all agents, too."""
     adam_epsilon: float = 1e-5
     """Adam's ε."""
 
@@ -94,10 +115,11 @@ class PPOConfig:
                     raise ConfigError(f"algorithm.{name} must be {allowed}, got {value}")
 
         check(">= 1", lambda x: x >= 1, "rollout", "batch_size", "epochs", "minibatch_size")
+        check(">= 1", lambda x: x >= 1, "memory_size", "chunk")
         check("> 0", lambda x: x > 0, "learning_rate", "clip", "value_clip", "target_kl")
         check("> 0", lambda x: x > 0, "max_grad_norm", "adam_epsilon")
         check("> 1", lambda x: x > 1, "dual_clip")
-        check(">= 0", lambda x: x >= 0, "entropy_weight", "value_weight")
+        check(">= 0", lambda x: x >= 0, "entropy_weight", "value_weight", "burn_in")
         check("in 0..1", lambda x: 0 <= x <= 1, "discount", "gae_lambda")
         schedules, activations = get_args(Schedule), get_args(Activation)
         named = ("learning_rate_schedule", "clip_schedule")
@@ -106,20 +128,28 @@ class PPOConfig:
         check("sizes >= 1", lambda sizes: all(n >= 1 for n in sizes), "hidden")
         multiple = f"a multiple of algorithm.rollout ({self.rollout})"
         check(multiple, lambda x: x % self.rollout == 0, "batch_size")
+        kinds = ("none", "lstm", "gru")
+        check(" or ".join(kinds), lambda x: x in kinds, "memory")
+        if self.memory == "none":
+            check("0 without algorithm.memory", lambda x: x == 0, "burn_in")
+        else:
+            divisor = f"a divisor of algorithm.rollout ({self.rollout})"
+            check(divisor, lambda x: self.rollout % x == 0, "chunk")
 
     def records(self, agent: AgentSpec) -> Records:
-        """Action, its log-probability and the state value."""
+        """Action, its log-probability and the state value; the state of the memory."""
         if not agent.observations:
             raise ConfigError("algorithm ppo needs an agent that observes something")
-        return Records(
-            Spec(
-                (
-                    agent.action.field,
-                    Field("log_prob", (), "float32"),
-                    Field("value", (), "float32"),
-                )
+        if self.central_value and not agent.central:
+            raise ConfigError(
+                "algorithm.central_value needs an env that shares something about all agents"
             )
-        )
+        numbers = (Field("log_prob", (), "float32"), Field("value", (), "float32"))
+        outputs = Spec((agent.action.field, *numbers))
+        if self.memory == "none":
+            return Records(outputs)
+        state = memory_state(self.memory, self.memory_size)
+        return Records(outputs, state, self.chunk, self.burn_in)
 
     def make_policy(self, agent: AgentSpec, *, seed: int, device: str) -> "PPOPolicy":
         """A policy with fresh weights."""
@@ -140,8 +170,12 @@ class PPOPolicy:
             torch.default_generator.manual_seed(seed)
             self.network = ActorCritic(
                 agent,
+                network=config.network,
                 hidden=config.hidden,
                 activation=config.activation,
+                memory=None if config.memory == "none" else config.memory,
+                memory_size=config.memory_size,
+                central=config.central_value,
                 normalise_observations=config.normalise_observations,
                 normalise_returns=config.normalise_returns,
             ).to(self.device)
@@ -153,24 +187,42 @@ class PPOPolicy:
     def act(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Sample actions for N lanes."""
         with torch.inference_mode():
-            distribution, value = self.network(self.observe(inputs))
-            return self._answer(distribution, distribution.sample(self._generator), value)
+            distribution, value, state = self.network(*self._observe(inputs))
+            return self._answer(distribution, distribution.sample(self._generator), value, state)
 
     def act_greedy(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Take the most likely actions for N lanes."""
         with torch.inference_mode():
-            distribution, value = self.network(self.observe(inputs))
-            return self._answer(distribution, distribution.mode(), value)
+            distribution, value, state = self.network(*self._observe(inputs))
+            return self._answer(distribution, distribution.mode(), value, state)
 
-    def observe(self, inputs: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-        """The observations among `inputs`, as tensors on the device."""
-        return {name: tensor_of(inputs[name], self.device) for name in self.observation_names}
+    def value(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Values `[N]` in units of reward."""
+        with torch.inference_mode():
+            return array_of(self.network.value(*self._observe(inputs)))
 
-    def _answer(self, distribution: Distribution, action: Tensor, value: Tensor) -> Arrays:
+    def _observe(
+        self, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+        """One row of N lanes: observations, `first`, and the state of the memory."""
+        obs, state = (
+            {name: tensor_of(inputs[name], self.device) for name in names}
+            for names in (self.observation_names, self.records.state.names)
+        )
+        return obs, tensor_of(inputs["first"], self.device).unsqueeze(0), state
+
+    def _answer(
+        self,
+        distribution: Distribution,
+        action: Tensor,
+        value: Tensor,
+        state: Mapping[str, Tensor],
+    ) -> Arrays:
         return {
             "action": array_of(action),
             "log_prob": array_of(distribution.log_prob(action)),
             "value": array_of(self.network.denormalise_value(value)),
+            **{name: array_of(x) for name, x in state.items()},
         }
 
     def weights(self) -> Arrays:
@@ -192,20 +244,54 @@ class PPOPolicy:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to learn from, each `[M, ...]`; value and target as the critic predicts them."""
+    """Rows to learn from, `[T·B]` each; value and target as the critic predicts them."""
 
-    obs: dict[str, Tensor]
     action: Tensor
     log_prob: Tensor
     value: Tensor
     advantage: Tensor
     target: Tensor
+    mask: Tensor
+    """bool: the row has an advantage."""
+    chunks: Tensor
+    """`[m]`: those with such a row."""
 
-    def select(self, index: Tensor) -> "Rows":
-        """The rows of `index`, `[m] int64`."""
-        obs = {name: x.index_select(0, index) for name, x in self.obs.items()}
-        rest = (self.action, self.log_prob, self.value, self.advantage, self.target)
-        return Rows(obs, *(x.index_select(0, index) for x in rest))
+    def select(self, chunks: Chunks, index: Tensor) -> "Minibatch":
+        """The chunks of `index`, `[m]`."""
+        rows = chunks.rows(index)
+        fields = (self.action, self.log_prob, self.value, self.advantage, self.target)
+        mask = None if chunks.length == 1 else self.mask.index_select(0, rows)
+        return Minibatch(*chunks.read(index), *(x.index_select(0, rows) for x in fields), mask=mask)
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """Chunks to learn from; what is learned is `[M]`, value and target as the critic predicts."""
+
+    obs: dict[str, Tensor]
+    """Of burn-in and chunk, each `[(burn_in + K)·m, *shape]`."""
+    first: Tensor
+    """`[burn_in + K, m]`"""
+    state: dict[str, Tensor]
+    """Of the memory before the burn-in, each `[m, *shape]`."""
+    action: Tensor
+    log_prob: Tensor
+    value: Tensor
+    advantage: Tensor
+    target: Tensor
+    mask: Tensor | None
+    """Which rows count; None: all."""
+
+
+MEASURED = (
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "approx_kl",
+    "clip_fraction",
+    "log_prob_drift",
+)
+"""What `loss` reports of a minibatch."""
 
 
 class PPO:
@@ -215,86 +301,108 @@ class PPO:
         self, config: PPOConfig, agent: AgentSpec, *, seed: int, device: str, ranks: Collective
     ) -> None:
         self.config = config
-        self.ranks = ranks
         self.policy = PPOPolicy(config, agent, seed=seed, device=device)
         self.updates = 0
+        self._agent = agent
+        self._seed = seed
+        self._ranks = ranks
         self._adam = Adam(self.policy.network, epsilon=config.adam_epsilon)
         self._tensors = {f"weights/{name}": x for name, x in self.policy.tensors.items()}
         self._tensors |= {f"adam/{name}": x for name, x in self._adam.tensors.items()}
-        self._shuffle = torch.Generator().manual_seed(seed)
+        self._shuffle = torch.Generator().manual_seed(self._shuffle_seed())
 
-    def loss(self, rows: Rows, clip: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of a minibatch, and what to report of it, all `[]`."""
-        config, count = self.config, len(rows.action)
-        distribution, value = self.policy.network(rows.obs)
-        log_prob, entropy = distribution.log_prob(rows.action), distribution.entropy().mean()
+    def loss(
+        self, rows: Minibatch, clip: float, count: float | Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """This rank's part of the loss of a minibatch of `count` rows, and what to report, all `[]`."""
+        config, mask = self.config, rows.mask
+        burn_in = self.policy.records.burn_in
+        distribution, value, _ = self.policy.network(rows.obs, rows.first, rows.state, burn_in)
+        log_prob = distribution.log_prob(rows.action)
+        entropy = masked_mean(distribution.entropy(), mask, count)
         policy_loss = clipped_policy_loss(
             log_prob,
             rows.log_prob,
             rows.advantage,
             clip=clip,
             dual_clip=config.dual_clip,
+            mask=mask,
             count=count,
         )
         critic_loss = value_loss(
-            value, rows.value, rows.target, clip=config.value_clip, count=count
+            value, rows.value, rows.target, clip=config.value_clip, mask=mask, count=count
         )
         with torch.no_grad():
             log_ratio = log_prob - rows.log_prob
+            is_clipped = (log_ratio.expm1().abs() > clip).float()
             metrics = {
                 "policy_loss": policy_loss.detach(),
                 "value_loss": critic_loss.detach(),
                 "entropy": entropy.detach(),
-                "approx_kl": approximate_kl(log_prob, rows.log_prob),
-                "clip_fraction": (log_ratio.expm1().abs() > clip).float().mean(),
-                "log_prob_drift": log_ratio.abs().mean(),
+                "approx_kl": approximate_kl(log_prob, rows.log_prob, mask=mask, count=count),
+                "clip_fraction": masked_mean(is_clipped, mask, count),
+                "log_prob_drift": masked_mean(log_ratio.abs(), mask, count),
             }
         loss = policy_loss + config.value_weight * critic_loss - config.entropy_weight * entropy
         return loss, metrics
 
     def learn(self, batch: Mapping[str, np.ndarray], progress: float) -> dict[str, float]:
         """Learn one batch; losses and KL reported are those of the last epoch done."""
-        config = self.config
-        mask = batch["valid"][:-1] & batch["acting"][:-1]
+        config, device = self.config, self.policy.device
         learning_rate = scheduled(config.learning_rate, config.learning_rate_schedule, progress)
         clip = scheduled(config.clip, config.clip_schedule, progress)
         metrics = {"learning_rate": learning_rate, "train_samples": 0.0}
-        if not mask.any():
+        chunks = Chunks(batch, self._agent, self.policy.records, device)
+        advantages, mask = self._advantages(chunks, batch)
+        returns = advantages + chunks.learned(batch["value"])
+        learned = tensor_of(returns[mask], device)
+        moments = moments_of(tensor_of(advantages[mask], device), self._ranks.sum_)
+        num_rows = int(moments[0])
+        if not num_rows:
             return metrics
-        advantages = self._advantages(batch)
-        returns = advantages + batch["value"][:-1]
-        metrics["explained_variance"] = explained_variance(returns[mask], advantages[mask])
-        rows = self._rows(batch, advantages, returns, mask)
-        keep = tensor_of(np.flatnonzero(mask), self.policy.device)
+        metrics["explained_variance"] = self._explained_variance(learned, moments)
+        if config.normalise_advantages:
+            advantages = normalise(advantages, moments)
+        rows = self._rows(chunks, batch, advantages, returns, mask)
         for _ in range(config.epochs):
-            measured = self._learn_epoch(rows, keep, learning_rate, clip)
+            measured = self._learn_epoch(rows, chunks, num_rows, learning_rate, clip)
             metrics.setdefault("log_prob_drift", measured.pop("log_prob_drift"))
             metrics |= measured
-            metrics["train_samples"] += len(keep)
+            metrics["train_samples"] += num_rows
             if config.target_kl is not None and metrics["approx_kl"] > config.target_kl:
                 break
         # Only now: this batch had to be learned with the statistics it was recorded with.
-        seen = rows.select(keep).obs
-        self.policy.network.update_normalisers(seen, tensor_of(returns[mask], self.policy.device))
+        burned = self.policy.records.burn_in * chunks.num_lanes
+        seen = chunks.observe(tensor_of(np.flatnonzero(mask) + burned, device))
+        self.policy.network.update_normalisers(seen, learned, self._ranks.sum_)
         return metrics
 
-    def _advantages(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """`[T, B]`, from the recorded values and one of the row to bootstrap from."""
-        last = {name: batch[name][-1] for name in self.policy.observation_names}
+    def _advantages(
+        self, chunks: Chunks, batch: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`[T, B]` each: advantages by recorded values, and the rows that have one."""
         with torch.inference_mode():
-            bootstrap = self.policy.network.value(self.policy.observe(last))
+            last = array_of(self.policy.network.value(*chunks.last(batch)))
+        burn_in = self.policy.records.burn_in
         return generalised_advantages(
-            batch["reward"][:-1],
-            np.concatenate([batch["value"][:-1], array_of(bootstrap)[None]]),
-            batch["terminated"][:-1],
-            batch["truncated"][:-1],
-            batch["valid"][:-1],
+            chunks.learned(batch["reward"]),
+            np.concatenate([chunks.learned(batch["value"]), last[None]]),
+            chunks.learned(batch["terminated"]),
+            chunks.learned(batch["truncated"]),
+            valid=batch["valid"][burn_in:],
+            acting=batch["acting"][burn_in:],
             gamma=self.config.discount,
             gae_lambda=self.config.gae_lambda,
         )
 
+    def _explained_variance(self, returns: Tensor, errors: Moments) -> float:
+        """Share of the variance of the returns that the values explain, over all ranks."""
+        variance = float(moments_of(returns, self._ranks.sum_)[2])
+        return 1 - float(errors[2]) / variance if variance > 0 else 0.0
+
     def _rows(
         self,
+        chunks: Chunks,
         batch: Mapping[str, np.ndarray],
         advantages: np.ndarray,
         returns: np.ndarray,
@@ -305,37 +413,50 @@ class PPO:
         def flat(array: np.ndarray) -> Tensor:
             return tensor_of(array.reshape(mask.size, *array.shape[2:]), self.policy.device)
 
-        advantage = flat(advantages)
-        if self.config.normalise_advantages:
-            advantage = normalise_masked(advantage, flat(mask))
-        normalise = self.policy.network.normalise_value
+        scaled = self.policy.network.normalise_value
         return Rows(
-            obs={name: flat(batch[name][:-1]) for name in self.policy.observation_names},
-            action=flat(batch["action"][:-1]),
-            log_prob=flat(batch["log_prob"][:-1]),
-            value=normalise(flat(batch["value"][:-1])),
-            advantage=advantage,
-            target=normalise(flat(returns)),
+            action=flat(chunks.learned(batch["action"])),
+            log_prob=flat(chunks.learned(batch["log_prob"])),
+            value=scaled(flat(chunks.learned(batch["value"]))),
+            advantage=flat(advantages),
+            target=scaled(flat(returns)),
+            mask=flat(mask),
+            chunks=chunks.having(mask),
         )
 
     def _learn_epoch(
-        self, rows: Rows, keep: Tensor, learning_rate: float, clip: float
+        self, rows: Rows, chunks: Chunks, num_rows: int, learning_rate: float, clip: float
     ) -> dict[str, float]:
-        """One pass over the rows of `keep`, `[M] int64`, in minibatches of nearly equal sizes."""
-        order = keep[torch.randperm(len(keep), generator=self._shuffle).to(keep.device)]
-        names, measured = [], []
-        for index in order.tensor_split(-(-len(keep) // self.config.minibatch_size)):
-            loss, metrics = self.loss(rows.select(index), clip)
+        """One pass over the chunks, in minibatches of nearly equal sizes.
+
+        Minibatch i of the batch is what the minibatches i of all ranks hold together.
+        """
+        parts = self._deal(rows.chunks, -(-num_rows // self.config.minibatch_size))
+        counts = torch.stack([rows.mask[chunks.rows(part)].sum() for part in parts]).double()
+        self._ranks.sum_(counts)
+        measured, norms = [], []
+        for part, count in zip(parts, counts.clamp(min=1).float(), strict=True):
             self._adam.zero_grad()
-            loss.backward()
-            metrics["grad_norm"] = self._adam.clip(self.config.max_grad_norm)
+            if len(part):
+                loss, metrics = self.loss(rows.select(chunks, part), clip, count)
+                loss.backward()
+                measured.append(torch.stack([metrics[name] for name in MEASURED]))
+            else:  # the other ranks have rows in this minibatch
+                measured.append(torch.zeros(len(MEASURED), device=counts.device))
+            self._ranks.sum_(self._adam.gradient)
+            norms.append(self._adam.clip(self.config.max_grad_norm))
             self._adam.step(learning_rate)
             self.updates += 1
-            names = list(metrics)
-            measured.append(torch.stack(list(metrics.values())))
         table = torch.stack(measured)
-        drift = float(table[0, names.index("log_prob_drift")])
-        return dict(zip(names, table.mean(0).tolist(), strict=True)) | {"log_prob_drift": drift}
+        self._ranks.sum_(table)
+        means = dict(zip(MEASURED, table.mean(0).tolist(), strict=True))
+        drift = float(table[0, MEASURED.index("log_prob_drift")])
+        return means | {"log_prob_drift": drift, "grad_norm": float(torch.stack(norms).mean())}
+
+    def _deal(self, chunks: Tensor, num_parts: int) -> tuple[Tensor, ...]:
+        """Chunks in random order, in `num_parts` parts; some are empty where there are too few."""
+        order = torch.randperm(len(chunks), generator=self._shuffle).to(chunks.device)
+        return chunks[order].tensor_split(num_parts)
 
     def save(self) -> Arrays:
         """Weights, Adam's moments, counters and random generators, as copies."""
@@ -346,8 +467,18 @@ class PPO:
         own = self._state()
         load_arrays(own, state)
         self.updates = int(own["updates"])
-        self._shuffle.set_state(own["shuffle"])
+        if self._ranks.rank:  # what rank 0 saved is of rank 0
+            self._shuffle.manual_seed(self._shuffle_seed())
+        else:
+            self._shuffle.set_state(own["shuffle"])
         self.policy.load({"generator": array_of(own["generator"])})
+
+    def _shuffle_seed(self) -> int:
+        """A seed of its own for every rank, and for each time it begins anew."""
+        if not self._ranks.rank:
+            return self._seed
+        numbers = (self._seed, self._ranks.rank, self.updates)
+        return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
     def _state(self) -> dict[str, Tensor]:
         """All that `save` keeps: the tensors in use, and copies of the rest."""

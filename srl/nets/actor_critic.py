@@ -1,47 +1,128 @@
-"""A policy and a value function over the same observations. `N`, `M`: rows."""
+"""A policy and a value function over the same observations.
 
-from collections.abc import Mapping
+Axes: `K` rows in time, `N` sequences (lanes, when acting: then `K` is 1), `M` = `K·N` rows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from srl.core.env import AgentSpec
+from srl.core.env import AgentSpec, Box, Observation
+from srl.core.errors import ConfigError
+from srl.core.names import load_object
 from srl.nets.encoder import Encoder
 from srl.nets.heads import ValueHead, make_policy_head
 from srl.nets.mlp import Activation, Mlp
 from srl.nets.normaliser import Normaliser
+from srl.nets.recurrent import Memory, MemoryKind
 from srl.ops.distributions import Distribution
-from srl.ops.normalise import rescale_output
+from srl.ops.normalise import moments_of, rescale_output
+
+
+class Network(Protocol):
+    """What a user's network must be: a `torch.nn.Module` made of the observations it will see.
+
+    It is called with them by name, each `[M, *seen_shape]`, and returns features
+    `[M, num_features]`. Where actions are masked the mask is not among them.
+    """
+
+    num_features: int
+
+    def __init__(self, observations: Sequence[Observation]) -> None: ...
+
+    def __call__(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Features of the observations."""
+        ...
 
 
 class ActorCritic(nn.Module):
-    """One body for the actor, one for the critic; the CNN before them, if any, is shared."""
+    """One body for the actor, one for the critic; encoder and memory before them are shared."""
 
     def __init__(
         self,
         agent: AgentSpec,
         *,
+        network: str | None,
         hidden: tuple[int, ...],
         activation: Activation,
+        memory: MemoryKind | None,
+        memory_size: int,
+        central: bool,
         normalise_observations: bool,
         normalise_returns: bool,
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(agent.observations, normalise=normalise_observations)
-        self.actor = Mlp(self.encoder.num_features, hidden, activation)
-        self.critic = Mlp(self.encoder.num_features, hidden, activation)
+        mask = agent.action_mask
+        seen = tuple(o for o in agent.observations if o is not mask)
+        self.mask_name = None if mask is None else _checked_mask(agent, mask)
+        self.encoder = (
+            Encoder(seen, normalise=normalise_observations)
+            if network is None
+            else _make_network(network, seen)
+        )
+        num_features = self.encoder.num_features
+        self.memory = None if memory is None else Memory(memory, num_features, memory_size)
+        num_features = num_features if self.memory is None else self.memory.num_features
+        shared = agent.central if central else ()
+        self.central = Encoder(shared, normalise=normalise_observations) if shared else None
+        extra = 0 if self.central is None else self.central.num_features
+        self.actor = Mlp(num_features, hidden, activation)
+        self.critic = Mlp(num_features + extra, hidden, activation)
         self.policy_head = make_policy_head(self.actor.num_features, agent.action)
         self.value_head = ValueHead(self.critic.num_features)
         self.returns = Normaliser(()) if normalise_returns else None
 
-    def forward(self, obs: Mapping[str, Tensor]) -> tuple[Distribution, Tensor]:
-        """Distribution of the actions, and values `[N]` in the units of `normalise_value`."""
-        features = self.encoder(obs)
-        return self.policy_head(self.actor(features)), self.value_head(self.critic(features))
+    def forward(
+        self,
+        obs: Mapping[str, Tensor],
+        first: Tensor,
+        state: Mapping[str, Tensor],
+        burn_in: int = 0,
+    ) -> tuple[Distribution, Tensor, dict[str, Tensor]]:
+        """Act on, or judge, `K` rows of `N` sequences.
 
-    def value(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """Values `[N]` in units of reward."""
-        return self.denormalise_value(self.value_head(self.critic(self.encoder(obs))))
+        Args:
+            obs: each `[M, *shape]`, rows of time outermost.
+            first: `[K, N]` bool: an episode begins.
+            state: of the memory before row 0, each `[N, *shape]`; empty where there is none.
+            burn_in: rows, of the `K`, that only bring the memory up to date.
+
+        Returns:
+            Of the other rows: the distribution of the actions, and values `[M]` in the units of
+            `normalise_value`; the state after the last row.
+        """
+        features, after = self._features(obs, first, state, burn_in)
+        learned = burn_in * first.shape[1]
+        allowed = None if self.mask_name is None else obs[self.mask_name][learned:]
+        distribution = self.policy_head(self.actor(features), allowed)
+        return distribution, self._value(obs, features, learned), after
+
+    def value(
+        self, obs: Mapping[str, Tensor], first: Tensor, state: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Values `[M]` in units of reward."""
+        features, _ = self._features(obs, first, state, 0)
+        return self.denormalise_value(self._value(obs, features, 0))
+
+    def _features(
+        self, obs: Mapping[str, Tensor], first: Tensor, state: Mapping[str, Tensor], burn_in: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        features = self.encoder(obs)
+        if self.memory is None:
+            return features, {}
+        rows = features.reshape(*first.shape, -1)
+        if burn_in:
+            with torch.no_grad():
+                _, state = self.memory(rows[:burn_in], first[:burn_in], state)
+        remembered, after = self.memory(rows[burn_in:], first[burn_in:], state)
+        return remembered.flatten(0, 1), after
+
+    def _value(self, obs: Mapping[str, Tensor], features: Tensor, start: int) -> Tensor:
+        if self.central is not None:
+            features = torch.cat([features, self.central(obs)[start:]], -1)
+        return self.value_head(self.critic(features))
 
     def normalise_value(self, value: Tensor) -> Tensor:
         """From units of reward to what the critic predicts."""
@@ -52,14 +133,44 @@ class ActorCritic(nn.Module):
         return value if self.returns is None else self.returns.denormalise(value)
 
     @torch.no_grad()
-    def update_normalisers(self, obs: Mapping[str, Tensor], returns: Tensor) -> None:
-        """Count in rows `[M, ...]`; values, in units of reward, stay what they are."""
-        self.encoder.update_normalisers(obs)
+    def update_normalisers(
+        self, obs: Mapping[str, Tensor], returns: Tensor, sum_: Callable[[Tensor], None]
+    ) -> None:
+        """Count in this rank's rows `[M, ...]`; values, in units of reward, stay what they are.
+
+        `sum_` replaces a tensor by its sum over all ranks.
+        """
+        for part in (self.encoder, self.central):
+            if isinstance(part, Encoder):
+                for name, normaliser in part.normalisers().items():
+                    normaliser.update(moments_of(obs[name], sum_))
         if self.returns is None:
             return
         old = self.returns.mean.clone(), self.returns.std
-        self.returns.update(returns)
+        self.returns.update(moments_of(returns, sum_))
         layer, new = self.value_head.value, (self.returns.mean, self.returns.std)
         weight, bias = rescale_output(layer.weight, layer.bias, old, new)
         layer.weight.copy_(weight)
         layer.bias.copy_(bias)
+
+
+def _checked_mask(agent: AgentSpec, mask: Observation) -> str:
+    if isinstance(agent.action, Box):
+        raise ConfigError(f"{mask.name!r} masks actions that are real numbers: it cannot")
+    return mask.name
+
+
+def _make_network(name: str, observations: Sequence[Observation]) -> Any:
+    made = load_object(name)
+    try:
+        network = made(observations)
+    except Exception as error:
+        raise ConfigError(f"algorithm.network {name!r} cannot be made: {error}") from error
+    if not isinstance(network, nn.Module) or not isinstance(
+        getattr(network, "num_features", None), int
+    ):
+        raise ConfigError(
+            f"algorithm.network {name!r} must make a torch.nn.Module of the observations, with the "
+            "attribute num_features: the size of the features it returns"
+        )
+    return network

@@ -20,13 +20,18 @@ def channels_first(shape: tuple[int, ...]) -> bool:
 
 
 class ConvNet(nn.Module):
-    """Nature's network of images, `[N, *shape]` uint8 (divided by 255) or float, H×W×C or C×H×W."""
+    """Nature's network of images, `[N, *shape]` uint8 (divided by 255) or float, H×W×C or C×H×W.
+
+    A fourth axis before these is a stack of images: its images are channels of one.
+    """
 
     def __init__(self, shape: tuple[int, ...], num_features: int = 512) -> None:
         super().__init__()
         self.num_features = num_features
-        self._channels_first = channels_first(shape)
-        channels, height, width = shape if self._channels_first else (shape[2], *shape[:2])
+        *stack, image = shape[:-3], shape[-3:]
+        self._channels_first = channels_first(image)
+        channels, height, width = image if self._channels_first else (image[2], *image[:2])
+        channels *= math.prod(*stack)
         layers = NATURE if min(height, width) >= SMALLEST_FOR_NATURE else SMALL
         self.layers = nn.ModuleList()
         for num_outputs, kernel, stride, padding in layers:
@@ -43,7 +48,8 @@ class ConvNet(nn.Module):
         """`[N, *shape]` to `[N, num_features]`."""
         x = images.float() / 255 if images.dtype == torch.uint8 else images.float()
         if not self._channels_first:
-            x = x.permute(0, 3, 1, 2)
+            x = x.movedim(-1, -3)
+        x = x.flatten(1, -3)
         for layer in self.layers:
             x = torch.relu(layer(x))
         return torch.relu(self.output(x.flatten(1)))

@@ -48,12 +48,13 @@ class Flat(nn.Module):
 
 
 def make_part(observation: Observation, *, normalise: bool) -> OneHot | ConvNet | Flat:
-    """The encoder of one observation: categorical, an image (three axes), or plain numbers."""
+    """The encoder of one observation: categorical, images (three axes), or plain numbers."""
+    shape = observation.seen_shape
     if observation.categories:
-        return OneHot(observation.categories)
-    if len(observation.shape) == 3:
-        return ConvNet(observation.shape)
-    return Flat(observation.shape, normalise=normalise)
+        return OneHot(observation.categories * observation.stack)
+    if len(shape) >= 3:
+        return ConvNet(shape)
+    return Flat(shape, normalise=normalise)
 
 
 class Encoder(nn.Module):
@@ -71,8 +72,8 @@ class Encoder(nn.Module):
         features = [part(obs[n]) for n, part in zip(self.names, self.parts, strict=True)]
         return features[0] if len(features) == 1 else torch.cat(features, -1)
 
-    def update_normalisers(self, obs: Mapping[str, Tensor]) -> None:
-        """Count in rows, each observation `[M, *shape]`."""
-        for name, part in zip(self.names, self.parts, strict=True):
-            if isinstance(part, Flat) and part.normaliser is not None:
-                part.normaliser.update(obs[name])
+    def normalisers(self) -> dict[str, Normaliser]:
+        """Those that count in rows of an observation, by its name."""
+        parts = zip(self.names, self.parts, strict=True)
+        flat = {name: part.normaliser for name, part in parts if isinstance(part, Flat)}
+        return {name: found for name, found in flat.items() if found is not None}

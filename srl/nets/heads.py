@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from srl.core.env import ActionSpace, Discrete, MultiDiscrete
+from srl.core.errors import SpecError
 from srl.nets.mlp import Linear
 from srl.ops.distributions import Categorical, DiagonalGaussian, MultiCategorical
 
@@ -20,9 +21,9 @@ class CategoricalHead(nn.Module):
         super().__init__()
         self.logits = Linear(num_features, n, POLICY_GAIN)
 
-    def forward(self, features: Tensor) -> Categorical:
-        """`[N, D]` to the distribution of N actions."""
-        return Categorical(self.logits(features))
+    def forward(self, features: Tensor, allowed: Tensor | None = None) -> Categorical:
+        """`[N, D]` to the distribution of N actions, of those that are `allowed`, `[N, n]`."""
+        return Categorical(self.logits(features), allowed)
 
 
 class MultiCategoricalHead(nn.Module):
@@ -33,9 +34,9 @@ class MultiCategoricalHead(nn.Module):
         self.nvec = nvec
         self.logits = Linear(num_features, sum(nvec), POLICY_GAIN)
 
-    def forward(self, features: Tensor) -> MultiCategorical:
-        """`[N, D]` to the distribution of N actions."""
-        return MultiCategorical(self.logits(features), self.nvec)
+    def forward(self, features: Tensor, allowed: Tensor | None = None) -> MultiCategorical:
+        """`[N, D]` to the distribution of N actions, of those `allowed`, `[N, sum(nvec)]`."""
+        return MultiCategorical(self.logits(features), self.nvec, allowed)
 
 
 class GaussianHead(nn.Module):
@@ -47,8 +48,10 @@ class GaussianHead(nn.Module):
         self.mean = Linear(num_features, math.prod(shape), POLICY_GAIN)
         self.log_std = nn.Parameter(torch.zeros(shape))
 
-    def forward(self, features: Tensor) -> DiagonalGaussian:
-        """`[N, D]` to the distribution of N actions."""
+    def forward(self, features: Tensor, allowed: Tensor | None = None) -> DiagonalGaussian:
+        """`[N, D]` to the distribution of N actions; all of them are allowed."""
+        if allowed is not None:
+            raise SpecError("real actions cannot be masked")
         mean = self.mean(features).reshape(len(features), *self.shape)
         return DiagonalGaussian(mean, self.log_std)
 

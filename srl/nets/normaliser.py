@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from srl.ops.normalise import merge_moments, moments_of
+from srl.ops.normalise import Moments, merge_moments
 
 SMALLEST_VARIANCE = 1e-6
 """A constant input is not blown up by more than 1000."""
@@ -28,10 +28,10 @@ class Normaliser(nn.Module):
         return self.var.clamp(min=SMALLEST_VARIANCE).sqrt()
 
     @torch.no_grad()
-    def update(self, rows: Tensor) -> None:
-        """Count in `rows`, `[M, *shape]` with M > 0."""
+    def update(self, moments: Moments) -> None:
+        """Count in rows of which these are the moments, `[*shape]`."""
         seen = (self.count, self.mean.double(), self.var.double())
-        count, mean, var = merge_moments(seen, moments_of(rows))
+        count, mean, var = merge_moments(seen, moments)
         self.count.copy_(count)
         self.mean.copy_(mean)
         self.var.copy_(var)

@@ -26,7 +26,8 @@ class Adam:
         self._epsilon = epsilon
         self._decays = (first_decay, second_decay)
         self._weights = torch.cat([p.detach().reshape(-1) for p in named.values()])
-        self._gradient = torch.zeros_like(self._weights)
+        self.gradient = torch.zeros_like(self._weights)
+        """Of every parameter, `[P]`."""
         self._first = torch.zeros_like(self._weights)
         self._second = torch.zeros_like(self._weights)
         self._steps = torch.zeros((), dtype=torch.int64)
@@ -36,20 +37,20 @@ class Adam:
         for name, parameter in named.items():
             shape, stop = parameter.shape, start + parameter.numel()
             parameter.data = self._weights[start:stop].view(shape)
-            parameter.grad = self._gradient[start:stop].view(shape)
+            parameter.grad = self.gradient[start:stop].view(shape)
             self.tensors[f"{name}/first"] = self._first[start:stop].view(shape)
             self.tensors[f"{name}/second"] = self._second[start:stop].view(shape)
             start = stop
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
-        self._gradient.zero_()
+        self.gradient.zero_()
 
     @torch.no_grad()
     def clip(self, max_norm: float) -> Tensor:
         """Scale the gradients down to `max_norm` where they are longer; returns their norm `[]`."""
-        norm = torch.linalg.vector_norm(self._gradient)
-        self._gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        norm = torch.linalg.vector_norm(self.gradient)
+        self.gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
     @torch.no_grad()
@@ -58,9 +59,9 @@ class Adam:
         self._steps += 1
         steps = int(self._steps)
         first_decay, second_decay = self._decays
-        self._first.lerp_(self._gradient, 1 - first_decay)
+        self._first.lerp_(self.gradient, 1 - first_decay)
         self._second.mul_(second_decay).addcmul_(
-            self._gradient, self._gradient, value=1 - second_decay
+            self.gradient, self.gradient, value=1 - second_decay
         )
         scale = (self._second / (1 - second_decay**steps)).sqrt_().add_(self._epsilon)
         rate = learning_rate / (1 - math.pow(first_decay, steps))

@@ -21,10 +21,17 @@ class Categorical:
 
     __slots__ = ("log_probs",)
 
-    def __init__(self, logits: Tensor) -> None:
-        """Normalise `logits`, `[N, n]`."""
+    def __init__(self, logits: Tensor, allowed: Tensor | None = None) -> None:
+        """Normalise `logits`, `[N, n]`; choices that are not `allowed`, `[N, n]`, are never taken.
+
+        Where no choice is allowed (an agent that does not act), all are alike.
+        """
         check_rank(2, logits=logits)
-        self.log_probs = logits.float().log_softmax(-1)
+        logits = logits.float()
+        if allowed is not None:
+            # the lowest number, not -inf: 0 x -inf is NaN in entropies and gradients
+            logits = logits.masked_fill(~allowed.bool(), torch.finfo(torch.float32).min)
+        self.log_probs = logits.log_softmax(-1)
 
     def sample(self, generator: torch.Generator) -> Tensor:
         """`[N]` actions, by the exponential race: argmax of p / Exp(1) is distributed as p."""
@@ -50,10 +57,12 @@ class MultiCategorical:
 
     __slots__ = ("choices",)
 
-    def __init__(self, logits: Tensor, nvec: Sequence[int]) -> None:
-        """Split `logits`, `[N, sum(nvec)]`, into the `K` choices of `nvec`."""
+    def __init__(self, logits: Tensor, nvec: Sequence[int], allowed: Tensor | None = None) -> None:
+        """Split `logits` and what is `allowed`, `[N, sum(nvec)]`, into the `K` choices of `nvec`."""
         check_rank(2, logits=logits)
-        self.choices = [Categorical(part) for part in logits.split(list(nvec), -1)]
+        parts, sizes = logits.split(list(nvec), -1), list(nvec)
+        masks = [None] * len(sizes) if allowed is None else allowed.split(sizes, -1)
+        self.choices = [Categorical(*pair) for pair in zip(parts, masks, strict=True)]
 
     def sample(self, generator: torch.Generator) -> Tensor:
         """`[N, K]` actions."""

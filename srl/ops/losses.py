@@ -95,7 +95,9 @@ def value_loss(
     return 0.5 * masked_mean(error, mask, count)
 
 
-def approximate_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
+def approximate_kl(
+    log_prob: Tensor, old_log_prob: Tensor, *, mask: Tensor | None = None, count: float | Tensor
+) -> Tensor:
     """Low-variance estimate of KL(old ‖ new): mean of (ratio − 1) − log ratio; never negative.
 
     Source: J. Schulman, "Approximating KL divergence", 2020.
@@ -103,10 +105,12 @@ def approximate_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
     Args:
         log_prob: `[M]` float32.
         old_log_prob: `[M]` float32.
+        mask: `[M]` bool, or None for all rows.
+        count: how many rows the mean is over.
 
     Returns:
         `[]` float32.
     """
     check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob)
     log_ratio = log_prob - old_log_prob
-    return (log_ratio.expm1() - log_ratio).mean()
+    return masked_mean(log_ratio.expm1() - log_ratio, mask, count)

@@ -1,5 +1,8 @@
 """Running moments, and normalisation by them. Moments are a triple (count, mean, var)."""
 
+from collections.abc import Callable
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,10 +12,28 @@ Moments = tuple[Tensor, Tensor, Tensor]
 """`[]` number of rows, `[*shape]` mean, `[*shape]` variance (of the population), float64."""
 
 
-def moments_of(x: Tensor) -> Moments:
-    """Moments of the rows of `x`, `[M, *shape]`, with M > 0."""
-    var, mean = torch.var_mean(x.double(), dim=0, correction=0)
-    return torch.tensor(float(len(x)), dtype=torch.float64, device=x.device), mean, var
+def moments_of(x: Tensor, sum_: Callable[[Tensor], None] = lambda _: None) -> Moments:
+    """Moments of the rows of `x`, `[M, *shape]`; M may be 0.
+
+    Args:
+        x: this rank's rows.
+        sum_: replaces a tensor by its sum over all ranks; the moments are then of all of their
+            rows.
+    """
+    x = x.double()
+    sums = torch.cat([x.sum(0).reshape(-1), x.new_tensor([len(x)])])
+    sum_(sums)
+    count = sums[-1]
+    mean = (sums[:-1] / count.clamp(min=1)).reshape(x.shape[1:])
+    squares = (x - mean).square().sum(0)
+    sum_(squares)
+    return count, mean, squares / count.clamp(min=1)
+
+
+def normalise(x: np.ndarray, moments: Moments, epsilon: float = 1e-8) -> np.ndarray:
+    """`x`, float32, shifted and scaled by a mean and a standard deviation, `[]` each."""
+    _, mean, var = moments
+    return (x - np.float32(mean)) / np.float32(var.sqrt() + epsilon)
 
 
 def merge_moments(a: Moments, b: Moments) -> Moments:
@@ -25,24 +46,6 @@ def merge_moments(a: Moments, b: Moments) -> Moments:
     mean = mean_a + delta * share
     var = var_a + (var_b - var_a) * share + delta.square() * share * (1 - share)
     return count, mean, var
-
-
-def normalise_masked(x: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
-    """Shift and scale `x` to mean 0 and standard deviation 1 over the rows where `mask` holds.
-
-    Args:
-        x: `[M]` float32.
-        mask: `[M]` bool; rows where it is False do not count, and come out as 0.
-        epsilon: added to the standard deviation.
-
-    Returns:
-        `[M]` float32.
-    """
-    check_same_shape(x=x, mask=mask)
-    count = mask.sum().clamp(min=1)
-    centred = torch.where(mask, x - torch.where(mask, x, 0.0).sum() / count, 0.0)
-    std = (centred.square().sum() / count).sqrt()
-    return centred / (std + epsilon)
 
 
 def rescale_output(

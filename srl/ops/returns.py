@@ -10,84 +10,66 @@ from srl.core.errors import SpecError
 from srl.ops.checks import check_rank, check_same_shape
 
 
-def discounts(terminated: np.ndarray, gamma: float) -> np.ndarray:
-    """Weight of the next value, γ(1 − terminated): truncation does not stop the return.
-
-    Args:
-        terminated: `[...]` bool.
-        gamma: discount of one step.
-
-    Returns:
-        `[...]` float32.
-    """
-    return np.where(terminated, np.float32(0), np.float32(gamma))
-
-
-def continuation(terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Whether row `t+1` continues the trajectory of row `t`: 1 − (terminated | truncated | ~valid).
-
-    Args:
-        terminated: `[...]` bool.
-        truncated: `[...]` bool.
-        valid: `[...]` bool.
-
-    Returns:
-        `[...]` float32, 0 or 1.
-    """
-    check_same_shape(terminated=terminated, truncated=truncated, valid=valid)
-    return (~(terminated | truncated) & valid).astype(np.float32)
-
-
 def generalised_advantages(
     rewards: np.ndarray,
     values: np.ndarray,
     terminated: np.ndarray,
     truncated: np.ndarray,
-    valid: np.ndarray,
     *,
+    valid: np.ndarray,
+    acting: np.ndarray,
     gamma: float,
     gae_lambda: float,
-) -> np.ndarray:
-    """Generalised advantage estimates (Schulman et al. 2016, equation 16).
+) -> tuple[np.ndarray, np.ndarray]:
+    """Generalised advantage estimates (Schulman et al. 2016, equation 16), lane by lane.
 
-    δ_t = r_t + γ(1 − terminated_t)·v_{t+1} − v_t  and  A_t = δ_t + γλ·continuation_t·A_{t+1}.
+    δ_t = r_t + γ(1 − terminated_t)·v_{t+1} − v_t  and  A_t = δ_t + γλ·continuation_t·A_{t+1}
+
+    over the rows at which the lane acts: where it waits, `t+1` is the next row at which it acts,
+    and r_t the sum of the rewards until then.
 
     Args:
         rewards: `[T, B]` float32.
         values: `[T+1, B]` float32, state values; row `T` is that of the bootstrap observation.
         terminated: `[T, B]` bool.
         truncated: `[T, B]` bool.
-        valid: `[T, B]` bool.
+        valid: `[T+1, B]` bool.
+        acting: `[T+1, B]` bool.
         gamma: discount of one step.
         gae_lambda: 0 for one-step advantages, 1 for Monte-Carlo ones.
 
     Returns:
-        `[T, B]` float32; meaningless on rows that are not valid.
+        Advantages `[T, B]` float32, and `[T, B]` bool: whether they are known. They are not on rows
+        that are not acted on, and where a lane acts again only after the last row.
     """
     check_rank(2, rewards=rewards, values=values)
-    check_same_shape(rewards=rewards, terminated=terminated, truncated=truncated, valid=valid)
+    check_same_shape(rewards=rewards, terminated=terminated, truncated=truncated)
+    check_same_shape(values=values, valid=valid, acting=acting)
     if values.shape != (len(rewards) + 1, rewards.shape[1]):
         raise SpecError(
             f"values must have one row more than rewards {list(rewards.shape)}, "
             f"their shape is {list(values.shape)}"
         )
-    advantages = rewards + discounts(terminated, gamma) * values[1:] - values[:-1]
-    decay = np.float32(gamma * gae_lambda) * continuation(terminated, truncated, valid)
-    for t in reversed(range(len(rewards) - 1)):
-        advantages[t] += decay[t] * advantages[t + 1]
-    return advantages
-
-
-def explained_variance(returns: np.ndarray, advantages: np.ndarray) -> float:
-    """Share of the variance of the returns that the values, returns − advantages, explain.
-
-    Args:
-        returns: `[M]` float32.
-        advantages: `[M]` float32.
-
-    Returns:
-        1 for perfect values, 0 for constant ones (or constant returns), below 0 for worse.
-    """
-    check_same_shape(returns=returns, advantages=advantages)
-    variance = returns.var()
-    return float(1 - advantages.var() / variance) if variance > 0 else 0.0
+    discount, decay = np.float32(gamma), np.float32(gamma * gae_lambda)
+    advantages = np.zeros_like(rewards)
+    known = np.zeros(rewards.shape, np.bool_)
+    ended = terminated | truncated
+    acts = valid & acting
+    waits = valid & ~acting
+    # What follows a row: rewards until the lane acts next, and value and advantage there.
+    paid = np.zeros(rewards.shape[1], np.float32)
+    value, advantage = values[-1], paid
+    is_known = ~waits[-1]
+    for t in reversed(range(len(rewards))):
+        paid = rewards[t] + np.where(ended[t], 0, paid)
+        value = np.where(terminated[t], 0, np.where(truncated[t], values[t + 1], value))
+        advantage = np.where(ended[t], 0, advantage)
+        is_known = is_known | ended[t]
+        estimate = paid + discount * value - values[t] + decay * advantage
+        known[t] = acts[t] & is_known
+        advantages[t] = np.where(known[t], estimate, 0)
+        paid = np.where(waits[t], paid, 0)
+        value = np.where(waits[t], value, values[t])
+        advantage = np.where(waits[t], advantage, advantages[t])
+        is_known = is_known | ~waits[t]
+    return advantages, known

@@ -16,7 +16,7 @@ from srl.core.algorithm import Arrays
 from srl.core.collective import Collective
 from srl.core.env import AgentSpec
 from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
-from srl.nets.tensors import tensor_of
+from srl.nets.chunks import Chunks
 
 _KEPT_VERSIONS = 8
 
@@ -61,19 +61,23 @@ class AuditingPPO(PPO):
         super().load(own)
 
     def _audit(self, batch: Mapping[str, np.ndarray]) -> float:
-        valid = batch["valid"][:-1]
-        per_row = {name: array for name, array in batch.items() if array.ndim >= 2}
-        rows = {name: array[:-1][valid] for name, array in per_row.items()}
-        worst = 0.0
-        for version in np.unique(rows["version"]):
-            these = rows["version"] == version
-            self._judge.load_weights(self._published[int(version)])
-            obs = {name: rows[name][these] for name in self._judge.observation_names}
+        judge, worst = self._judge, 0.0
+        chunks = Chunks(batch, self._agent, judge.records, judge.device)
+        everything = torch.arange(chunks.num_chunks)
+        rows = chunks.rows(everything).numpy()
+
+        def flat(name: str) -> np.ndarray:
+            array = chunks.learned(batch[name])
+            return array.reshape(-1, *array.shape[2:])[rows]
+
+        for version in np.unique(flat("version")[flat("valid")]):
+            these = (flat("version") == version) & flat("valid")
+            judge.load_weights(self._published[int(version)])
             with torch.inference_mode():
-                distribution, _ = self._judge.network(self._judge.observe(obs))
-                action = tensor_of(rows["action"][these], self._judge.device)
-                log_prob = distribution.log_prob(action).numpy()
-            worst = max(worst, float(np.abs(log_prob - rows["log_prob"][these]).max()))
+                shown = chunks.read(everything)
+                distribution, _, _ = judge.network(*shown, judge.records.burn_in)
+                log_prob = distribution.log_prob(torch.tensor(flat("action"))).numpy()
+            worst = max(worst, float(np.abs(log_prob - flat("log_prob"))[these].max()))
         return worst
 
 

@@ -1,9 +1,11 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srl.ops.normalise import merge_moments, moments_of, normalise_masked, rescale_output
+from srl.ops.normalise import merge_moments, moments_of, normalise, rescale_output
+from srl.testing.fakes import run_ranks
 
 
 def test_moments_by_hand():
@@ -27,10 +29,19 @@ def test_merge_into_nothing_gives_the_other():
     assert merge_moments(nothing, rows) == rows
 
 
-def test_normalise_masked_ignores_masked_rows():
-    x = torch.tensor([1.0, float("nan"), 3.0])
-    result = normalise_masked(x, torch.tensor([True, False, True]))
-    assert result.tolist() == pytest.approx([-1.0, 0.0, 1.0])
+def test_normalise_by_hand():
+    x = np.array([1, 3, 5], np.float32)
+    result = normalise(x, moments_of(torch.tensor([1.0, 3.0])))
+    assert result.tolist() == pytest.approx([-1, 1, 3])
+    assert result.dtype == np.float32
+
+
+def test_moments_of_ranks_are_those_of_all_rows():
+    rows = torch.randn(9, 2, generator=torch.Generator().manual_seed(0)) + 5
+    parts = rows.split([7, 2, 0])
+    for moments in run_ranks(3, lambda rank: moments_of(parts[rank.rank], rank.sum_)):
+        for got, want in zip(moments, moments_of(rows), strict=True):
+            torch.testing.assert_close(got, want)
 
 
 def test_rescaled_output_keeps_denormalised_values():

@@ -4,44 +4,61 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srl.core.errors import SpecError
-from srl.ops.returns import continuation, discounts, explained_variance, generalised_advantages
+from srl.ops.returns import generalised_advantages
 
 
 def column(*numbers, dtype=np.float32):
     return np.array(numbers, dtype)[:, None]
 
 
-def random_trajectory(seed, T=6, B=3):
+def random_trajectory(seed, T=8, B=3, waiting=0.0):
     """Rows as an env writes them: the row after an end is invalid and holds no reward."""
     rng = np.random.default_rng(seed)
-    ends, valid = rng.random((2, T, B)) < 0.2, np.ones((T, B), bool)
-    for t in range(1, T):
+    ends, valid = rng.random((2, T, B)) < 0.15, np.ones((T + 1, B), bool)
+    for t in range(1, T + 1):
         valid[t] = ~(ends[0, t - 1] | ends[1, t - 1])
-        ends[:, t] &= valid[t]
-    rewards = np.where(valid, rng.normal(size=(T, B)), 0).astype(np.float32)
+        if t < T:
+            ends[:, t] &= valid[t]
+    rewards = np.where(valid[:-1], rng.normal(size=(T, B)), 0).astype(np.float32)
     values = rng.normal(size=(T + 1, B)).astype(np.float32)
-    return rewards, values, ends[0], ends[1], valid
+    acting = rng.random((T + 1, B)) >= waiting
+    return (rewards, values, *ends), {"valid": valid, "acting": acting}
 
 
-def naive_advantage(t, b, rewards, values, terminated, truncated, valid, *, gamma, gae_lambda):
-    """Sum of (γλ)^k δ_{t+k} until the episode or the block ends."""
-    total, weight = 0.0, 1.0
-    for k in range(t, len(rewards)):
-        bootstrap = 0.0 if terminated[k, b] else gamma * values[k + 1, b]
-        total += weight * (rewards[k, b] + bootstrap - values[k, b])
-        weight *= gamma * gae_lambda
-        if terminated[k, b] or truncated[k, b] or not valid[k, b]:
-            break
-    return total
-
-
-def test_discounts_by_hand():
-    assert discounts(np.array([False, True]), 0.5).tolist() == [0.5, 0.0]
-
-
-def test_continuation_by_hand():
-    bits = np.array([[0, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 0]], bool)
-    assert continuation(*bits).tolist() == [1.0, 0.0, 0.0, 0.0]
+def naive(rows, masks, *, gamma, gae_lambda):
+    """Advantage of each (t, b), from the list of what one agent did and got; None: not known."""
+    rewards, values, terminated, truncated = rows
+    found = {}
+    for b in range(rewards.shape[1]):
+        steps, t = [], 0  # of an episode: row, reward until the next, what follows
+        while t < len(rewards):
+            if not masks["valid"][t, b]:
+                t += 1
+                continue
+            begin, paid, follows = t, rewards[t, b], None
+            while follows is None:
+                if terminated[t, b]:
+                    follows = ("end", 0.0)
+                elif truncated[t, b]:
+                    follows = ("end", values[t + 1, b])
+                elif t + 1 == len(rewards):
+                    here = masks["acting"][t + 1, b]
+                    follows = ("cut", values[t + 1, b]) if here else ("unknown", 0.0)
+                elif masks["acting"][t + 1, b]:
+                    follows = ("next", values[t + 1, b])
+                else:
+                    t += 1
+                    paid += rewards[t, b]
+            if masks["acting"][begin, b]:
+                steps.append((begin, paid, *follows))
+            t += 1
+        later = 0.0
+        for t, paid, how, value in reversed(steps):
+            later = 0.0 if how != "next" else later
+            advantage = paid + gamma * value - values[t, b] + gamma * gae_lambda * later
+            found[t, b] = None if how == "unknown" else advantage
+            later = found[t, b] or 0.0
+    return found
 
 
 @pytest.mark.parametrize(
@@ -58,53 +75,74 @@ def test_continuation_by_hand():
 def test_advantages_by_hand(terminated, truncated, expected):
     false = np.zeros((3, 1), bool)
     first = column(1, 0, 0, dtype=bool)
-    valid = ~column(0, terminated or truncated, 0, dtype=bool)
-    result = generalised_advantages(
+    valid = ~column(0, terminated or truncated, 0, 0, dtype=bool)
+    result, known = generalised_advantages(
         column(1, 2, 3),
         column(1, 2, 3, 4),
         first if terminated else false,
         first if truncated else false,
-        valid,
+        valid=valid,
+        acting=np.ones((4, 1), bool),
         gamma=0.5,
         gae_lambda=0.5,
     )
-    keep = valid[:, 0]
-    np.testing.assert_allclose(result[keep, 0], np.array(expected)[keep])
+    assert known.tolist() == valid[:-1].tolist()
+    np.testing.assert_allclose(result[known], np.array(expected)[known[:, 0]])
     assert result.dtype == np.float32
 
 
-@settings(deadline=None)
-@given(st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1))
-def test_advantages_equal_naive_loop(seed, gamma, gae_lambda):
-    rows = random_trajectory(seed)
-    result = generalised_advantages(*rows, gamma=gamma, gae_lambda=gae_lambda)
-    for t, b in np.argwhere(rows[-1]):
-        naive = naive_advantage(t, b, *rows, gamma=gamma, gae_lambda=gae_lambda)
-        np.testing.assert_allclose(result[t, b], naive, atol=1e-4)
+def test_a_waiting_lane_is_paid_for_what_it_did_before_by_hand():
+    # acts at rows 0 and 2; row 1 pays 10 to row 0; row 3 pays to row 2, whose next row is unknown
+    acting = column(1, 0, 1, 0, 0, dtype=bool)
+    result, known = generalised_advantages(
+        column(1, 10, 2, 20),
+        column(5, 99, 7, 99, 99),
+        *np.zeros((2, 4, 1), bool),
+        valid=np.ones((5, 1), bool),
+        acting=acting,
+        gamma=0.5,
+        gae_lambda=0.5,
+    )
+    assert known[:, 0].tolist() == [True, False, False, False]
+    assert result[0, 0] == 11 + 0.5 * 7 - 5
+
+
+def test_a_lane_that_dies_while_it_waits_is_paid_by_hand():
+    terminated = column(0, 1, 0, dtype=bool)
+    result, known = generalised_advantages(
+        column(1, 10, 0),
+        column(5, 99, 99, 99),
+        terminated,
+        np.zeros((3, 1), bool),
+        valid=column(1, 1, 0, 0, dtype=bool),
+        acting=column(1, 0, 0, 0, dtype=bool),
+        gamma=0.5,
+        gae_lambda=0.5,
+    )
+    assert known[:, 0].tolist() == [True, False, False]
+    assert result[0, 0] == 11 - 5
 
 
 @settings(deadline=None)
-@given(st.integers(0, 10**6), st.floats(0, 1))
-def test_advantages_when_lambda_is_one_are_monte_carlo(seed, gamma):
-    rewards, values, terminated, truncated, valid = rows = random_trajectory(seed)
-    result = generalised_advantages(*rows, gamma=gamma, gae_lambda=1.0)
-    for t, b in np.argwhere(valid):
-        end = t
-        while end < len(rewards) - 1 and not (terminated[end, b] or truncated[end, b]):
-            end += 1
-        total = sum(gamma ** (k - t) * rewards[k, b] for k in range(t, end + 1))
-        if not terminated[end, b]:
-            total += gamma ** (end + 1 - t) * values[end + 1, b]
-        np.testing.assert_allclose(result[t, b], total - values[t, b], atol=1e-4)
+@given(st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1), st.sampled_from([0.0, 0.5]))
+def test_advantages_equal_a_naive_computation_for_each_agent(seed, gamma, gae_lambda, waiting):
+    rows, masks = random_trajectory(seed, waiting=waiting)
+    result, known = generalised_advantages(*rows, **masks, gamma=gamma, gae_lambda=gae_lambda)
+    expected = naive(rows, masks, gamma=gamma, gae_lambda=gae_lambda)
+    assert {tuple(at) for at in np.argwhere(known)} == {
+        at for at, value in expected.items() if value is not None
+    }
+    for t, b in np.argwhere(known):
+        np.testing.assert_allclose(result[t, b], expected[t, b], atol=1e-4)
 
 
 @settings(deadline=None)
 @given(st.integers(0, 10**6))
 def test_truncation_bootstraps_and_termination_does_not(seed):
-    rewards, values, *_ = random_trajectory(seed)
+    (rewards, values, *_), _ = random_trajectory(seed)
     end, false = np.zeros(rewards.shape, bool), np.zeros(rewards.shape, bool)
     end[2] = True
-    valid = np.ones(rewards.shape, bool)
+    valid = np.ones(values.shape, bool)
     valid[3] = False
     moved = values.copy()
     moved[3] += 1
@@ -112,8 +150,15 @@ def test_truncation_bootstraps_and_termination_does_not(seed):
     def change(terminated, truncated):
         old, new = (
             generalised_advantages(
-                rewards, v, terminated, truncated, valid, gamma=0.9, gae_lambda=1
-            )
+                rewards,
+                v,
+                terminated,
+                truncated,
+                valid=valid,
+                acting=np.ones_like(valid),
+                gamma=0.9,
+                gae_lambda=1,
+            )[0]
             for v in (values, moved)
         )
         return (new - old)[2]
@@ -123,16 +168,12 @@ def test_truncation_bootstraps_and_termination_does_not(seed):
 
 
 def test_advantages_when_shapes_differ_raise():
-    rewards, values, *rest = random_trajectory(0)
-    with pytest.raises(SpecError, match="one row more"):
-        generalised_advantages(rewards, values[:-1], *rest, gamma=1, gae_lambda=1)
+    (rewards, values, terminated, truncated), masks = random_trajectory(0)
+    options = {"gamma": 1, "gae_lambda": 1}
+    with pytest.raises(SpecError, match="valid has shape"):
+        generalised_advantages(rewards, values[:-1], terminated, truncated, **masks, **options)
     with pytest.raises(SpecError, match="terminated has shape"):
-        generalised_advantages(rewards, values, rest[0][1:], *rest[1:], gamma=1, gae_lambda=1)
-
-
-def test_explained_variance_by_hand():
-    returns = np.array([1.0, 3.0], np.float32)
-    assert explained_variance(returns, np.zeros(2, np.float32)) == 1.0
-    assert explained_variance(returns, returns) == 0.0
-    assert explained_variance(returns, np.array([-1.0, 3.0], np.float32)) == -3.0
-    assert explained_variance(np.ones(2, np.float32), returns) == 0.0
+        generalised_advantages(rewards, values, terminated[1:], truncated, **masks, **options)
+    short = {name: mask[:-1] for name, mask in masks.items()}
+    with pytest.raises(SpecError, match="one row more"):
+        generalised_advantages(rewards, values[:-1], terminated, truncated, **short, **options)
