@@ -227,7 +227,7 @@ class Block:
     def _stacked(self, field: Field, t: int) -> np.ndarray:
         """The rows `t - stack + 1` to `t` of each lane, zeros before its episode began."""
         stack = field.stack
-        stacked = np.ascontiguousarray(self.fields[field.name][t : t + stack].swapaxes(0, 1))
+        stacked = self.fields[field.name][t : t + stack].swapaxes(0, 1).copy()
         steps = self.fields["step"] + t
         for row in range(max(1, t - stack + 2), t + 1):
             steps[self.fields["first"][row]] = t - row

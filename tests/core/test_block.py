@@ -164,6 +164,15 @@ def test_a_stack_holds_the_newest_rows_and_zeros_before_its_episode():
     assert block["obs"][4].tolist() == [0, 0]
 
 
+def test_stacking_one_lane_leaves_its_rows_as_they_are():
+    records = Records(Spec((STACKED.action.field,)))
+    block = Block.allocate(route_layout(STACKED, records, rollout=4, lanes=1, envs=1))
+    block["obs"][:] = np.arange(1, 8)[:, None]
+    block["first"][2] = True
+    assert block.inputs(["obs"], 2)["obs"].tolist() == [[0, 0, 5]]
+    assert block["obs"][:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_what_an_env_shares_is_shown_to_each_of_its_agents():
     records = Records(Spec((CENTRAL.action.field,)))
     block = Block.allocate(route_layout(CENTRAL, records, rollout=1, lanes=4, envs=2))
