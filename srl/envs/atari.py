@@ -1,10 +1,10 @@
 """Atari 2600 by ale-py's `AtariVectorEnv`: every game it knows, `atari/pong`, stepped by C++ threads.
 
 Preprocessing is that of Mnih et al. (2015): 30 no-ops at most before an episode, an action repeated
-for 4 frames, the maximum of the last two of them, 84×84 grey pixels as uint8, 4 such frames stacked
-`[stack, 84, 84]`, oldest first; before the first frame of an episode there are zeros. FIRE is
-pressed at a reset where the game has it. Rewards are raw: algorithms clip. Every observation is
-copied once, from ale-py's hands into the caller's row.
+for 4 frames, the maximum of the last two of them, 84×84 grey pixels as uint8. A policy is shown the 4
+newest such frames `[stack, 84, 84]`, oldest first, zeros before the first of an episode; rows hold
+one frame each, copied once, from ale-py's hands into the caller's row. FIRE is pressed at a reset
+where the game has it. Rewards are raw: `env.clip_rewards` clips what is learned from.
 
 An episode is a game. With `life_loss` the row that loses a life is `terminated`, so that no value
 is bootstrapped over it, but nothing restarts: the row after it is `valid`, not `first`, and its
@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from srl.core.env import AgentSpec, Discrete, EnvRequest, Observation
+from srl.core.env import AgentSpec, Discrete, EnvRequest
 from srl.core.errors import ConfigError
 from srl.core.names import nearest
-from srl.envs.native import NativeEnv, Stepped, read_options
+from srl.envs.native import NativeEnv, Stepped, read_options, stacked_picture
 
 NOT_SOLO = {"combat", "joust", "maze_craze", "warlords"}
 """Games for several players: ale-py brings them, but ends the process when it is asked for one."""
@@ -34,7 +34,7 @@ class AtariOptions:
     life_loss: bool = False
     """Flag `terminated` where a life is lost; the game goes on."""
     stack: int = 4
-    """Frames in an observation."""
+    """Frames that a policy is shown together."""
     frameskip: int = 4
     """Frames an action is repeated for."""
     noops: int = 30
@@ -66,7 +66,7 @@ class AtariFamily:
         """Build `request.name`, a game as ale-py spells it: `pong`, `ms_pacman`."""
         options = read_options(AtariOptions, request)
         games = _AtariVector(request, options)
-        picture = Observation("obs", (options.stack, 84, 84), "uint8")
+        picture = stacked_picture("obs", options.stack, (84, 84))
         agent = AgentSpec((picture,), Discrete(games.num_actions))
         max_steps = -(-options.max_episode_frames // options.frameskip)
         return NativeEnv(games, agent, request, max_steps=max_steps)
@@ -94,7 +94,7 @@ class _AtariVector:
             max_num_frames_per_episode=options.max_episode_frames,
             repeat_action_probability=options.sticky_actions,
             full_action_space=options.full_action_space,
-            stack_num=options.stack,
+            stack_num=1,
             frameskip=options.frameskip,
             noop_max=options.noops,
             reward_clipping=False,
@@ -111,7 +111,7 @@ class _AtariVector:
         """Begin a game in all envs, each seeded."""
         obs, info = self._envs.reset(seed=seeds)
         self._lives = info["lives"]
-        return {"obs": obs}
+        return {"obs": obs[:, 0]}
 
     def step(self, actions: np.ndarray) -> Stepped:
         """Play a step in every game; one that is over begins again instead."""
@@ -121,7 +121,7 @@ class _AtariVector:
             # Some games stay at 0 lives for a while before they are over (as in OpenAI Baselines).
             terminated = terminated | ((lives < self._lives) & (lives > 0))
         self._lives = lives
-        return Stepped({"obs": obs}, reward, terminated, truncated, over)
+        return Stepped({"obs": obs[:, 0]}, reward, terminated, truncated, over)
 
     def close(self) -> None:
         """End the threads."""

@@ -2,8 +2,9 @@
 
 Options are EnvPool's own (`num_threads`, `max_episode_steps`, `stack_num`, `reward_clip`, ...) with
 its defaults, but for `num_threads`, which is 1. It ignores the seed of a reset, so envs get theirs
-when they are made. Its Atari differs from `atari/`: the first stack of an episode holds copies of
-its first frame, and `episodic_life` ends the episode without restarting the game.
+when they are made. Where it stacks grey pictures (`stack_num`), rows hold one of them each, and a
+policy is shown the newest, zeros before the first of an episode (EnvPool itself would show copies of
+the first). `episodic_life` ends the episode without restarting the game.
 """
 
 import warnings
@@ -16,7 +17,7 @@ import numpy as np
 from srl.core.env import AgentSpec, EnvRequest
 from srl.core.errors import ConfigError
 from srl.core.names import nearest
-from srl.envs.native import NativeEnv, Stepped
+from srl.envs.native import NativeEnv, Stepped, stacked_picture
 from srl.envs.spaces import Leaf, action_of, leaves_of, not_built
 
 OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info")
@@ -55,15 +56,19 @@ class _EnvPoolVector:
             raise not_built(request, error) from error
         if spec.config.max_num_players != 1:
             raise ConfigError(f"env {request.name!r} has several players: SRL plays EnvPool's solo")
+        observation = _quietly(lambda: spec.gymnasium_observation_space)
+        stack = _stack_of(spec, observation)
+        if stack > 1:
+            options["stack_num"] = 1
         self._make = lambda seeds: envpool.make(
             request.name, env_type="gymnasium", num_envs=len(seeds), seed=seeds, **options
         )
-        observation, action = _quietly(
-            lambda: (spec.gymnasium_observation_space, spec.gymnasium_action_space)
-        )
         self._leaves: tuple[Leaf, ...] = tuple(leaves_of("obs", (), observation))
-        action, self._to_env = action_of(action)
-        self.agent = AgentSpec(tuple(leaf.observation for leaf in self._leaves), action)
+        action, self._to_env = action_of(_quietly(lambda: spec.gymnasium_action_space))
+        seen = tuple(leaf.observation for leaf in self._leaves)
+        if stack > 1:
+            seen = (stacked_picture("obs", stack, observation.shape[1:]),)
+        self.agent = AgentSpec(seen, action)
         self.max_steps = int(spec.config.max_episode_steps) or None
         self._pool: Any = None
 
@@ -94,6 +99,13 @@ class _EnvPoolVector:
                 part = part[key]
             parts[leaf.observation.name] = part if leaf.start is None else part - leaf.start
         return parts
+
+
+def _stack_of(spec: Any, observation: Any) -> int:
+    """Grey pictures that make up an observation `[stack, height, width]`; 1 where it is no such."""
+    stack = int(getattr(spec.config, "stack_num", 1))
+    shape = getattr(observation, "shape", None) or ()
+    return stack if (len(shape), shape[:1], observation.dtype) == (3, (stack,), "uint8") else 1
 
 
 def _quietly(make: Callable[[], Any]) -> Any:

@@ -15,6 +15,7 @@ from srl.core.env import (
     AgentSpec,
     EnvRequest,
     EnvSpec,
+    Observation,
     ObservationRows,
     OutcomeRows,
     agent_sets,
@@ -160,7 +161,8 @@ class NativeEnv:
 
     def _show(self, rows: ObservationRows, obs: Mapping[str, np.ndarray]) -> None:
         for name, values in obs.items():
-            np.copyto(rows.obs[name][:, 0], values, casting="same_kind")
+            row = rows.obs[name]
+            np.copyto(row[:, 0], values.reshape(row[:, 0].shape), casting="same_kind")
         for name in self._floats:
             row = rows.obs[name][:, 0]
             if not np.isfinite(row).all():
@@ -175,6 +177,14 @@ class NativeEnv:
             f"(lane {e} of its batch), seed {self._seed[e]} at its start, episode "
             f"{self._episode[e]}, last action {last}"
         )
+
+
+def stacked_picture(name: str, stack: int, size: tuple[int, ...]) -> Observation:
+    """A grey picture of which a policy is shown the `stack` newest, `[stack, *size]`.
+
+    The env writes one picture `size` a row; without a stack that is one channel, `[1, *size]`.
+    """
+    return Observation(name, size if stack > 1 else (1, *size), "uint8", stack=stack)
 
 
 def read_options(kind: Callable[..., Options], request: EnvRequest) -> Options:

@@ -1,6 +1,7 @@
 """Native vector envs, and the contract of every shipped family; skipped where an extra is missing."""
 
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -53,6 +54,11 @@ def play(env, actions):
     for t in range(len(actions)):
         step(env, block, t)
     return block
+
+
+def stacks_of(block):
+    """What a policy is shown at every row, `[T, E, stack, 84, 84]`."""
+    return np.array([block.inputs(["obs"], t)["obs"] for t in range(block.layout.rows)])
 
 
 # The contract of everything that is shipped.
@@ -134,7 +140,9 @@ def test_atari_rows_are_those_of_ale_py_around_a_truncation():
     block = play(env, actions)
     env.close()
     assert env.spec.max_steps == 10
-    assert (block["obs"] == obs).all()
+    stacks = stacks_of(block)
+    assert env.spec.agents["agent_0"].observations[0].shape == (84, 84)
+    assert (stacks == obs).all()
     assert (block["reward"][:-1] == reward).all()
     assert (block["terminated"][:-1] == terminated).all()
     assert (block["truncated"][:-1] == truncated).all()
@@ -144,9 +152,9 @@ def test_atari_rows_are_those_of_ale_py_around_a_truncation():
     assert np.flatnonzero(block["first"][:, 0]).tolist() == [0, 11, 22]
     assert not block["terminated"].any()
     # The final observation goes on from the one before; a first one is a frame after zeros.
-    assert (block["obs"][10, :, :3] == block["obs"][9, :, 1:]).all()
-    assert not block["obs"][11, :, :3].any()
-    assert block["obs"][11, :, 3].any()
+    assert (stacks[10, :, :3] == stacks[9, :, 1:]).all()
+    assert not stacks[11, :, :3].any()
+    assert stacks[11, :, 3].any()
 
 
 def test_atari_life_loss_is_terminated_but_the_game_goes_on():
@@ -160,7 +168,7 @@ def test_atari_life_loss_is_terminated_but_the_game_goes_on():
     block = play(env, actions)
     env.close()
     assert len(lost) == 4
-    assert (block["obs"] == obs).all()
+    assert (stacks_of(block) == obs).all()
     assert np.flatnonzero(block["terminated"][: over + 1, 0]).tolist() == [*lost, over]
     assert block["valid"][: over + 1].all()
     assert not block["first"][1 : over + 2].any()
@@ -212,6 +220,31 @@ def test_unknown_envpool_ids_and_options_are_refused():
         EnvPoolFamily.make_batch(request_of("CartPole-v1", colour=1))
     with pytest.raises(ConfigError, match="SRL sets seed itself"):
         EnvPoolFamily.make_batch(request_of("CartPole-v1", seed=1))
+
+
+def test_envpool_atari_shows_one_frame_a_row():
+    envpool = pytest.importorskip("envpool", reason="srl[envpool] is not installed")
+    env = EnvPoolFamily.make_batch(request_of("Pong-v5", max_episode_steps=9))
+    assert env.spec.agents["agent_0"].observations == (
+        Observation("obs", (84, 84), "uint8", stack=4),
+    )
+    actions = np.random.default_rng(0).integers(0, 6, (12, 2))
+    stacks = stacks_of(play(env, actions))
+    env.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        seeds = [episode_seed(3, 10 + e, 0) for e in range(2)]
+        kwargs = {"env_type": "gymnasium", "num_threads": 1, "max_episode_steps": 9}
+        pool = envpool.make("Pong-v5", num_envs=2, seed=seeds, **kwargs)
+        own = [pool.reset()[0], *(pool.step(taken)[0] for taken in actions)]
+        pool.close()
+    own = np.array(own)
+    assert (stacks[:, :, 3] == own[:, :, 3]).all()
+    assert (stacks[3:10] == own[3:10]).all()
+    assert not stacks[0, :, :3].any()
+    color = EnvPoolFamily.make_batch(request_of("Pong-v5", gray_scale=False))
+    assert color.spec.agents["agent_0"].observations == (Observation("obs", (12, 84, 84), "uint8"),)
+    color.close()
 
 
 def test_envpool_seeds_envs_by_their_number_in_the_run():
