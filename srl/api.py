@@ -17,8 +17,8 @@ import numpy as np
 
 from srl import catalog
 from srl.core.algorithm import Policy
-from srl.core.arrays import Arrays
-from srl.core.env import AgentSpec, Discrete, MultiDiscrete
+from srl.core.block import Block, input_names, route_layout
+from srl.core.env import AgentSpec, Discrete, MultiDiscrete, Observation
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.core.names import absolute_reference, load_object, nearest
@@ -136,34 +136,41 @@ def evaluate_run(path: Path | str, *, episodes: int = 100) -> Evaluation:
 
 
 class LoadedPolicy:
-    """A trained policy, for use outside SRL."""
+    """A trained policy, for use outside SRL; it remembers what one episode showed it."""
 
     def __init__(self, policy: Policy, agent: AgentSpec) -> None:
+        records = replace(policy.records, chunk=1, burn_in=0)
+        layout = route_layout(agent, records, rollout=1, lanes=1, envs=1)
         self._policy = policy
         self._agent = agent
+        self._inputs = input_names(agent, records)
+        self._block = Block.allocate(layout)
+        self._carry = Block.allocate(replace(layout, rows=1))
+        self.reset()
+
+    def reset(self) -> None:
+        """An episode begins: what came before is forgotten.
+
+        Only policies with a memory or stacked observations differ by it.
+        """
+        self._block["first"][0] = True
+        self._block["step"][:] = 0
 
     def act(self, observation: Any, *, greedy: bool = True) -> Any:
-        """The action for one observation, as the env gives it.
+        """The action for the next observation of an episode, as the env gives it.
 
         Args:
             observation: an array, a number, or a dict or tuple of them, unbatched.
             greedy: the most likely action; otherwise a sampled one.
         """
-        inputs: Arrays = {"first": np.zeros(1, bool)}
+        block = self._block
         for part in self._agent.observations:
-            value: Any = observation
-            for key in part.path:
-                value = value[key]
-            array = np.asarray(value, part.dtype)
-            if array.shape != part.shape:
-                raise ConfigError(
-                    f"{part.name!r} of an observation has shape {part.shape}, got {array.shape}"
-                )
-            if part.start:
-                array = array - np.reshape(part.start, part.shape)
-            inputs[part.name] = array[None].astype(part.dtype)
+            block.row([part.name], 0)[part.name][0] = _part_of(observation, part)
         act = self._policy.act_greedy if greedy else self._policy.act
-        action = act(inputs)["action"][0]
+        block.answer(act(block.inputs(self._inputs, 0)), 0)
+        action = block["action"][0, 0].copy()
+        self._carry.continue_from(block)  # row 1, of which nothing is known yet, is next
+        block.begin_with(self._carry)
         space = self._agent.action
         if isinstance(space, Discrete):
             return int(action) + space.start
@@ -171,6 +178,18 @@ class LoadedPolicy:
             return (action + np.array(space.start or 0)).reshape(space.shape or action.shape)
         low, high = np.reshape(space.low, space.shape), np.reshape(space.high, space.shape)
         return np.clip(action, low, high).astype(np.float32)
+
+
+def _part_of(observation: Any, part: Observation) -> np.ndarray:
+    """One field of what an env shows, as it lies in a row; raises ConfigError for another shape."""
+    for key in part.path:
+        observation = observation[key]
+    array = np.asarray(observation, part.dtype)
+    if array.shape != part.shape:
+        raise ConfigError(
+            f"{part.name!r} of an observation has shape {part.shape}, got {array.shape}"
+        )
+    return array - np.reshape(part.start, part.shape) if part.start else array
 
 
 def load(path: Path | str) -> LoadedPolicy:

@@ -187,3 +187,33 @@ def test_loaded_policy_speaks_the_env_s_own_spaces() -> None:
     for greedy in (True, False):
         for _ in range(20):
             observation, *_ = env.step(policy.act(observation, greedy=greedy))
+
+
+def test_loaded_policy_remembers_an_episode_and_forgets_at_a_reset():
+    from srl.algorithms.ppo import PPOConfig
+    from srl.api import LoadedPolicy
+    from srl.core.env import AgentSpec, Discrete, Observation
+
+    agent = AgentSpec((Observation("obs", (2,), "float32", stack=3),), Discrete(7))
+    config = PPOConfig(memory="gru", memory_size=8, hidden=(), rollout=16)
+    made = config.make_policy(agent, seed=3, device="cpu")
+    seen = []
+    act = made.act_greedy
+
+    def remember(inputs):
+        seen.append({name: array.copy() for name, array in inputs.items()})
+        return act(inputs)
+
+    made.act_greedy = remember
+    policy = LoadedPolicy(made, agent)
+    for _ in range(2):
+        policy.reset()
+        for t in range(4):
+            assert 0 <= policy.act(np.full(2, t + 1, np.float32)) < 7
+    frames = [inputs["obs"][0, :, 0].tolist() for inputs in seen]
+    assert frames == 2 * [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]]
+    assert [bool(inputs["first"][0]) for inputs in seen] == 2 * [True, False, False, False]
+    states = [inputs["state.hidden"] for inputs in seen]
+    assert not states[0].any()
+    assert states[4].any()  # of the episode before: `first` tells the policy to forget it
+    np.testing.assert_array_equal(states[1], states[5])
