@@ -308,6 +308,12 @@ def check_devices(experiment: Experiment[Any]) -> None:
 
             if not torch.cuda.is_available():
                 raise ConfigError(f"{option} is {device!r}, but torch finds no CUDA device here")
+            found = torch.cuda.device_count()
+            if option == "trainers.device" and experiment.num_ranks > found:
+                raise ConfigError(
+                    f"trainers.count {experiment.num_ranks} with trainers.device {device} needs a "
+                    f"GPU each, and torch finds {found} here: use --trainers.count {found}"
+                )
 
 
 def _silent(_: Experiment[Any]) -> View:

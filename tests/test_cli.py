@@ -145,7 +145,8 @@ def test_unknown_option_is_refused(refuses: Any) -> None:
         ("--checkpoint.seconds", "0", "checkpoint.seconds must be at least 0.1, got 0"),
         ("--algorithm.discount", "1.5", "discount must be in 0..1, got 1.5"),
         ("--algorithm.learning-rate", "-1", "must be > 0, got -1"),
-        ("--trainers.count", "2", "trainers.count must be 1 in this version, got 2"),
+        ("--trainers.count", "0", "trainers.count must be at least 1, got 0"),
+        ("--trainers.count", "3", "must be a multiple of trainers.count (3)"),
     ],
 )
 def test_value_out_of_range_is_refused(refuses: Any, option: str, value: str, words: str) -> None:

@@ -93,7 +93,8 @@ class Learner(Protocol):
             progress: how much of the run is done, 0..1, for schedules; 0 where it is unknown.
 
         Returns:
-            Metrics, by name. `train_samples` must be there: valid rows times epochs.
+            Metrics, by name, over all ranks. `train_samples` must be there: valid rows times
+            epochs.
         """
         ...
 

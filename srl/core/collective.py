@@ -23,8 +23,26 @@ class Collective(Protocol):
         ...
 
 
+class Group(Protocol):
+    """A trainer's place among those that learn one policy together."""
+
+    @property
+    def learner(self) -> Collective:
+        """For use inside `learn`."""
+        ...
+
+    @property
+    def meeting(self) -> Collective:
+        """For use between two batches."""
+        ...
+
+    def close(self) -> None:
+        """Leave it."""
+        ...
+
+
 class Alone:
-    """The only rank."""
+    """The only rank, and its group."""
 
     rank = 0
     size = 1
@@ -35,3 +53,16 @@ class Alone:
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Its own values."""
         return [list(values)]
+
+    @property
+    def learner(self) -> "Alone":
+        """Itself."""
+        return self
+
+    @property
+    def meeting(self) -> "Alone":
+        """Itself."""
+        return self
+
+    def close(self) -> None:
+        """There is nobody to leave."""

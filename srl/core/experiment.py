@@ -88,13 +88,18 @@ class TrainersConfig:
     """The trainers, which learn."""
 
     count: int = 1
-    """Trainer workers; this version trains with one."""
+    """Trainer workers a policy: each learns its share of every batch, all with the same result, so
+    launcher inline runs them as one."""
     device: str = "cpu"
-    """Where they compute: cpu, cuda, cuda:1."""
+    """Where they compute: cpu, cuda (of several, each has a GPU of its own), cuda:1."""
 
     def __post_init__(self) -> None:
-        if self.count != 1:
-            raise ConfigError(f"trainers.count must be 1 in this version, got {self.count}")
+        check_at_least("trainers.count", self.count, 1)
+        if self.count > 1 and self.device.startswith("cuda:"):
+            raise ConfigError(
+                f"trainers.count {self.count} cannot share {self.device}: use --trainers.device "
+                "cuda, which gives the first trainer cuda:0, the second cuda:1 and so on"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +233,13 @@ class Experiment(Generic[AlgorithmT]):
                 "policies.count and policies.device are of policy workers, and with inline "
                 "inference there are none: use --launcher local --inference shm"
             )
+        if self.actors.count % self.num_ranks:
+            more = -(-self.actors.count // self.num_ranks) * self.num_ranks
+            raise ConfigError(
+                f"actors.count ({self.actors.count}) must be a multiple of trainers.count "
+                f"({self.num_ranks}), because each actor sends its blocks to one trainer: use "
+                f"--actors.count {more}, or another --trainers.count"
+            )
         if self.launcher == "local" and len(self.routes) > 1:
             raise ConfigError("several policies run with --launcher inline only in this version")
         if self.launcher == "local" and self.samples == "inline":
@@ -244,6 +256,11 @@ class Experiment(Generic[AlgorithmT]):
         if self.launcher == "inline" or (self.policies.count, self.policies.device) == (1, "cpu"):
             return "inline"
         return "shm"
+
+    @property
+    def num_ranks(self) -> int:
+        """Trainers a policy: N of them equal one, which is what there is in one process."""
+        return 1 if self.launcher == "inline" else self.trainers.count
 
     @property
     def samples_substrate(self) -> str:

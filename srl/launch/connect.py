@@ -13,7 +13,7 @@ import zmq
 
 from srl.core.algorithm import AlgorithmConfig
 from srl.core.block import input_names
-from srl.core.collective import Alone
+from srl.core.collective import Alone, Group
 from srl.core.experiment import EnvConfig
 from srl.core.streams import (
     InferenceClient,
@@ -45,13 +45,15 @@ class Connector(Protocol):
 
     staging_thread: bool
     """Whether the trainer stages blocks in a thread of its own."""
+    group: Group
+    """The trainer's place among those of its policy."""
 
     def producer(self, route: RoutePlan, actor: int) -> SampleProducer:
         """An actor's end of the sample stream."""
         ...
 
-    def consumer(self, route: RoutePlan) -> SampleConsumer:
-        """The trainer's end of the sample stream."""
+    def consumer(self, route: RoutePlan, rank: int) -> SampleConsumer:
+        """A trainer's end of the sample stream."""
         ...
 
     def publisher(self, route: RoutePlan) -> ParameterPublisher:
@@ -75,6 +77,7 @@ class InlineConnector:
     """Streams within this process."""
 
     staging_thread = False
+    group: Group = Alone()
 
     def __init__(self, plan: Plan) -> None:
         num_actors = plan.experiment["actors"]["count"]
@@ -92,8 +95,9 @@ class InlineConnector:
         """An actor's end of the sample stream."""
         return self.samples[route.policy].producer(actor)
 
-    def consumer(self, route: RoutePlan) -> SampleConsumer:
-        """The trainer's end of the sample stream."""
+    def consumer(self, route: RoutePlan, rank: int) -> SampleConsumer:
+        """The trainer's end of the sample stream; there is one trainer."""
+        assert rank == 0
         return self.samples[route.policy].consumer()
 
     def publisher(self, route: RoutePlan) -> ParameterPublisher:
@@ -119,8 +123,14 @@ class ShmConnector:
     staging_thread = True
 
     def __init__(
-        self, plan: Plan, arenas: Mapping[str, np.ndarray], folder: str, incarnation: int
+        self,
+        plan: Plan,
+        arenas: Mapping[str, np.ndarray],
+        folder: str,
+        incarnation: int,
+        group: Group,
     ) -> None:
+        self.group = group
         self._plan = plan
         self._arenas = arenas
         self._folder = folder
@@ -133,16 +143,19 @@ class ShmConnector:
         """An actor's end of the sample stream."""
         return ShmProducer(
             self._blocks(route),
-            self._address("samples", route),
+            self._address("samples", route, actor % self._plan.num_ranks),
             index=actor,
             incarnation=self._incarnation,
             context=self._context,
         )
 
-    def consumer(self, route: RoutePlan) -> SampleConsumer:
-        """The trainer's end of the sample stream."""
+    def consumer(self, route: RoutePlan, rank: int) -> SampleConsumer:
+        """A trainer's end of the sample stream."""
         return ShmConsumer(
-            self._blocks(route), self._address("samples", route), context=self._context
+            self._blocks(route),
+            self._address("samples", route, rank),
+            consumer=rank,
+            context=self._context,
         )
 
     def publisher(self, route: RoutePlan) -> ParameterPublisher:
@@ -184,9 +197,10 @@ class ShmConnector:
 
     def _blocks(self, route: RoutePlan) -> BlockArena:
         buffer = self._arenas[f"samples/{route.policy}"]
-        return BlockArena(buffer, route.layout(), self._num_actors, route.slots)
+        shape = self._num_actors, route.slots, self._plan.num_ranks
+        return BlockArena(buffer, route.layout(), *shape)
 
-    def _address(self, edge: str, route: RoutePlan, index: int = 0) -> str:
+    def _address(self, edge: str, route: RoutePlan, index: int) -> str:
         number = [r.policy for r in self._plan.routes].index(route.policy)
         return f"ipc://{self._folder}/{edge}-{number}-{index}"
 
@@ -264,16 +278,16 @@ def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Work
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
     learner = algorithm.make_learner(
         route.agent_spec(),
-        seed=worker_seed(plan, "trainer", worker.index),
-        device=plan.experiment["trainers"]["device"],
-        ranks=Alone(),
+        seed=worker_seed(plan, "trainer", 0),  # the same on every rank
+        device=plan.trainer_device(worker.index),
+        ranks=connector.group.learner,
     )
+    consumer = connector.consumer(route, worker.index)
     gate = Gate(
-        num_producers=plan.experiment["actors"]["count"],
-        batch=route.batch,
+        num_producers=len(consumer.assigned()),
+        batch=route.batch // plan.num_ranks,
         max_staleness=plan.experiment["max_staleness"],
     )
-    consumer = connector.consumer(route)
     staging = Staging(
         consumer,
         gate,
@@ -285,7 +299,8 @@ def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Work
         worker.name,
         learner,
         staging,
-        connector.publisher(route),
+        None if worker.index else connector.publisher(route),
         thread=StagingThread(staging, consumer) if connector.staging_thread else None,
         total_env_steps=plan.experiment["stop"]["env_steps"],
+        ranks=connector.group.meeting,
     )

@@ -23,7 +23,7 @@ def explain(experiment: Experiment[Any]) -> str:
     if plan.inference != "inline":
         policies = experiment.policies
         lines.append(f"  {policies.count} x policy   on {policies.device}")
-    lines.append(f"  {len(plan.routes)} x trainer  on {experiment.trainers.device}")
+    lines.append(f"  {len(plan.of_kind('trainer'))} x trainer  {_trainers(experiment)}")
     lines += ["", "streams", *(f"  {edge}" for edge in plan.edges())]
     for route in plan.routes:
         layout = route.layout()
@@ -42,6 +42,17 @@ def explain(experiment: Experiment[Any]) -> str:
     shown = ", ".join(f"{name} {value:g}" for name, value in rules.items() if value is not None)
     lines += ["", f"stops at: {shown or 'Ctrl-C'}"]
     return "\n".join(lines) + "\n"
+
+
+def _trainers(experiment: Experiment[Any]) -> str:
+    """Where trainers compute, and how many share a batch."""
+    trainers = experiment.trainers
+    if trainers.count == 1:
+        return f"on {trainers.device}"
+    if experiment.num_ranks == 1:
+        return f"on {trainers.device}: in one process, one does what {trainers.count} would"
+    where = "a GPU each" if trainers.device == "cuda" else trainers.device
+    return f"on {where}, {trainers.count} to share every batch of a policy"
 
 
 def inspect(path: Path) -> str:

@@ -33,6 +33,8 @@ def fresh_sections(experiment: Experiment[Any], plan: Plan, donor: Checkpoint) -
     """Fresh trainers with the donor's weights; raises CheckpointError where they do not fit."""
     sections: dict[str, Arrays] = {}
     for worker in plan.of_kind("trainer"):
+        if worker.index:
+            continue  # every rank begins with what is rank 0's
         route = plan.route(worker.policy)
         learner: Learner = experiment.algorithm.make_learner(
             route.agent_spec(),

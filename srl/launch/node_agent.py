@@ -21,7 +21,7 @@ import zmq
 
 from srl.core.errors import SrlError
 from srl.launch.owner import write_owner
-from srl.launch.plan import Plan
+from srl.launch.plan import Plan, worker_name
 from srl.transport.arena import Arena
 from srl.transport.control import (
     Accounts,
@@ -172,6 +172,8 @@ class NodeAgent:
                 )
 
     def _stop_workers(self, save: Save | None) -> None:
+        if any(process.popen.poll() is not None for process in self._of_kind("trainer")):
+            save = None  # one rank is gone, and with it its group: the last checkpoint counts
         for kind in _STOP_ORDER:
             processes, saving = self._of_kind(kind), set[tuple[str, int]]()
             for process in processes:
@@ -203,12 +205,13 @@ class NodeAgent:
 
     def _ledgers(self) -> dict[str, dict[str, int]]:
         num_actors = self._plan.experiment["actors"]["count"]
-        trainers = {self._plan.worker(p.name).policy: p for p in self._of_kind("trainer")}
+        processes = {process.name: process for process in self._processes}
         ledgers = {}
         for route in self._plan.routes:
             buffer = self._arenas[f"samples/{route.policy}"].buffer
-            table = SlotTable(buffer, num_actors, route.slots)
-            lives = trainers[route.policy].popen.poll() in (None, 0)
+            table = SlotTable(buffer, num_actors, route.slots, self._plan.num_ranks)
+            names = [worker_name("trainer", route.policy, i) for i in range(self._plan.num_ranks)]
+            lives = [processes[name].popen.poll() in (None, 0) for name in names]
             ledgers[route.policy] = asdict(table.ledger(consumer_lives=lives))
         return ledgers
 

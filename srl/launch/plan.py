@@ -98,6 +98,8 @@ class Plan(msgspec.Struct, frozen=True):
     routes: tuple[RoutePlan, ...]
     workers: tuple[WorkerPlan, ...]
     env_restores: str
+    num_ranks: int = 1
+    """Trainers a policy."""
     restarted_at: int = 0
     """Version at which actors begin anew in a resumed run: they then draw other numbers."""
 
@@ -129,12 +131,19 @@ class Plan(msgspec.Struct, frozen=True):
         arenas = {}
         for route in self.routes:
             policy = route.policy
-            arenas[f"samples/{policy}"] = block_arena_bytes(route.layout(), num_actors, route.slots)
+            arenas[f"samples/{policy}"] = block_arena_bytes(
+                route.layout(), num_actors, route.slots, self.num_ranks
+            )
             arenas[f"parameters/{policy}"] = parameter_arena_bytes(route.weights_spec())
             if self.inference == "shm":
                 for index in range(self.experiment["policies"]["count"]):
                     arenas[f"replies/{policy}/{index}"] = self.replies(route).nbytes
         return arenas
+
+    def trainer_device(self, rank: int) -> str:
+        """Where a trainer computes: of several on GPUs each has its own."""
+        device = self.experiment["trainers"]["device"]
+        return f"cuda:{rank}" if device == "cuda" and self.num_ranks > 1 else device
 
     def warnings(self) -> list[str]:
         """What will run, but not as it was probably meant."""
@@ -186,6 +195,7 @@ def make_plan(experiment: Experiment[Any]) -> Plan:
         routes=routes,
         workers=tuple(_plan_workers(experiment, [route.policy for route in routes])),
         env_restores=spec.restores,
+        num_ranks=experiment.num_ranks,
     )
     _check_memory(plan, experiment)
     return plan
@@ -249,7 +259,14 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
             f"more than {MAX_BLOCK_BYTES / 1e6:.1f} MB: use more --actors.groups or a shorter "
             "--algorithm.rollout"
         )
-    batch = algorithm.batch_size // rows
+    batch, num_ranks = algorithm.batch_size // rows, experiment.num_ranks
+    if batch % num_ranks:
+        fewer = max(1, batch // num_ranks) * num_ranks * rows
+        raise ConfigError(
+            f"algorithm.batch-size ({algorithm.batch_size}) is {batch} blocks of {rows} rows, which "
+            f"cannot be shared equally by {num_ranks} trainers (trainers.count): use for example "
+            f"--algorithm.batch-size {fewer} or {fewer + num_ranks * rows}"
+        )
     queued = math.ceil((experiment.max_staleness + 1) * batch / actors.count)
     policy = algorithm.make_policy(routed.agent, seed=0, device="cpu")
     return RoutePlan(
@@ -275,7 +292,11 @@ def worker_name(kind: str, policy: str, index: int) -> str:
 
 
 def _plan_workers(experiment: Experiment[Any], policies: Sequence[str]) -> list[WorkerPlan]:
-    workers = [WorkerPlan(worker_name("trainer", p, 0), "trainer", 0, p) for p in policies]
+    workers = [
+        WorkerPlan(worker_name("trainer", p, rank), "trainer", rank, p)
+        for p in policies
+        for rank in range(experiment.num_ranks)
+    ]
     if experiment.inference_substrate != "inline":
         for policy in policies:
             workers += [
@@ -291,7 +312,7 @@ def _plan_workers(experiment: Experiment[Any], policies: Sequence[str]) -> list[
 def _check_memory(plan: Plan, experiment: Experiment[Any]) -> None:
     sums = [_memory_in_words(route, experiment) for route in plan.routes]
     for route, words in zip(plan.routes, sums, strict=True):
-        needed = block_arena_bytes(route.layout(), experiment.actors.count, route.slots) / 1e6
+        needed = plan.arenas()[f"samples/{route.policy}"] / 1e6
         if experiment.arena_megabytes is not None and needed > experiment.arena_megabytes:
             raise ConfigError(
                 f"arena-megabytes {experiment.arena_megabytes:g} is too small for the blocks of "
@@ -309,7 +330,8 @@ def _check_memory(plan: Plan, experiment: Experiment[Any]) -> None:
 def _memory_in_words(route: RoutePlan, experiment: Experiment[Any]) -> str:
     """How the size of a sample arena comes about."""
     actors, block = experiment.actors, route.layout().nbytes
-    needed = block_arena_bytes(route.layout(), actors.count, route.slots) / 1e6
+    ranks = experiment.num_ranks
+    needed = block_arena_bytes(route.layout(), actors.count, route.slots, ranks) / 1e6
     return (
         f"{actors.count} actors x ({actors.groups} groups being filled + "
         f"{route.slots - actors.groups - 1} waiting [(max-staleness {experiment.max_staleness}"

@@ -84,6 +84,10 @@ class Staging:
         """Whether a batch is full."""
         return bool(self._ready)
 
+    def front(self) -> Batch | None:
+        """The full batch that `pop` will return, or None; it stays where it is."""
+        return self._ready[0] if self._ready else None
+
     def pop(self) -> Batch | None:
         """A full batch, or None; its blocks now count as consumed."""
         if not self._ready:
@@ -223,12 +227,16 @@ class StagingThread:
         """Start staging."""
         self._thread.start()
 
-    def pop(self) -> Batch | None:
-        """A full batch, or None; raises what went wrong in the thread."""
+    def front(self) -> Batch | None:
+        """The full batch that `pop` will return, or None; raises what went wrong in the thread."""
         self.full.clear()
         if self._error is not None:
             raise self._error
-        return self._staging.pop()
+        return self._staging.front()
+
+    def pop(self) -> Batch | None:
+        """Like `front`, but take it: its blocks now count as consumed."""
+        return None if self.front() is None else self._staging.pop()
 
     def learned(self, batch: Batch, version: int) -> None:
         """The batch's memory is free again: the thread deals grants and goes on staging."""

@@ -24,7 +24,7 @@ def name_bottleneck(splits: Mapping[str, Split]) -> str:
     policy = shares(splits.get("policy", {}))
     if not actor or not trainer:
         return "not known yet"
-    starved = trainer.get("wait_for_batch", 0.0)
+    starved = trainer.get("wait_for_batch", 0.0) + trainer.get("wait_for_ranks", 0.0)
     held = actor.get("wait_for_credit", 0.0)
     unanswered = actor.get("wait_for_action", 0.0)
     if held > starved and held > 0.1:

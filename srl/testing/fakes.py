@@ -3,6 +3,7 @@
 Their answers are functions of the observation and the weights alone, so a test knows them.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -122,13 +123,16 @@ class ThreadRanks:
         self._barrier.abort()
 
     def _exchange(self, value: Any) -> list[Any]:
-        self._shared[self.rank] = value
         try:
+            if self._barrier.broken:
+                raise threading.BrokenBarrierError
+            self._shared[self.rank] = value
             self._barrier.wait()
-            values = list(self._shared)
-            self._barrier.wait()  # nobody goes on to the next call before all have read
         except threading.BrokenBarrierError as error:
             raise StreamError(f"rank {self.rank} of {self.size} was left by another") from error
+        values = list(self._shared)
+        with contextlib.suppress(threading.BrokenBarrierError):  # one left, but after this call
+            self._barrier.wait()  # nobody goes on to the next call before all have read
         return values
 
 

@@ -6,6 +6,7 @@ It is told what to be over its channel to the node agent, reports over it severa
 and ends when it is told to, when the worker raises, or when the agent is gone.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import logging
@@ -23,10 +24,11 @@ import msgspec
 import numpy as np
 import zmq
 
+from srl.core.collective import Alone, Group
 from srl.core.errors import SrlError
 from srl.core.worker import Worker
 from srl.launch.connect import ShmConnector, build_worker
-from srl.launch.plan import Plan
+from srl.launch.plan import Plan, worker_name
 from srl.transport.arena import Arena
 from srl.transport.control import (
     Channel,
@@ -65,17 +67,36 @@ def main() -> int:
     try:
         arenas = {name: Arena.attach(fd, size) for name, (fd, size) in configure.arenas.items()}
         buffers = {name: arena.buffer for name, arena in arenas.items()}
-        worker = _build(configure, plan, buffers)
+        with contextlib.closing(_join_group(configure, plan)) as group:
+            return _run(configure, plan, buffers, group, channel)
+    except Exception as error:  # noqa: BLE001 - the one place that reports a worker's error
+        return _fail(configure.worker, error, channel)
+
+
+def _run(
+    configure: Configure,
+    plan: Plan,
+    buffers: dict[str, np.ndarray],
+    group: Group,
+    channel: Channel,
+) -> int:
+    worker = _build(configure, plan, buffers, group)
+    try:
         try:
             _loop(worker, channel, lambda: _ledgers(plan, configure.worker, buffers))
         finally:
             channel.send(report_of(worker))
-            worker.close()
-    except Exception as error:  # noqa: BLE001 - the one place that reports a worker's error
-        traceback.print_exc()
-        channel.send(failure_of(configure.worker, error))
-        return 1
+    except Exception as error:  # noqa: BLE001 - before `close`, where a rank waits for the others
+        return _fail(configure.worker, error, channel)
+    finally:
+        worker.close()
     return 0
+
+
+def _fail(worker: str, error: Exception, channel: Channel) -> int:
+    traceback.print_exc()
+    channel.send(failure_of(worker, error))
+    return 1
 
 
 def failure_of(worker: str, error: Exception) -> Failure:
@@ -111,18 +132,38 @@ def _wait_for_configure(channel: Channel) -> Configure:
     sys.exit("the node agent sent no configuration")
 
 
-def _build(configure: Configure, plan: Plan, buffers: dict[str, np.ndarray]) -> Worker:
-    kind = plan.worker(configure.worker).kind
-    if kind != "actor" or plan.inference == "inline":
+def _join_group(configure: Configure, plan: Plan) -> Group:
+    """Of a trainer, its place among those of its policy; waits until all have come."""
+    worker = plan.worker(configure.worker)
+    if worker.kind != "trainer" or plan.num_ranks == 1:
+        return Alone()
+    from srl.learning.parallel import TrainerGroup
+
+    name = f"{worker_name('ranks', worker.policy, 0)}-{configure.incarnation}"
+    return TrainerGroup(
+        Path(configure.socket_folder) / name,
+        policy=worker.policy,
+        rank=worker.index,
+        size=plan.num_ranks,
+        device=plan.trainer_device(worker.index),
+    )
+
+
+def _build(
+    configure: Configure, plan: Plan, buffers: dict[str, np.ndarray], group: Group
+) -> Worker:
+    planned = plan.worker(configure.worker)
+    if planned.kind != "actor" or plan.inference == "inline":
         import torch
 
         torch.set_num_threads(plan.experiment["threads"])
-    connector = ShmConnector(plan, buffers, configure.socket_folder, configure.incarnation)
+    connector = ShmConnector(plan, buffers, configure.socket_folder, configure.incarnation, group)
     worker = build_worker(plan, configure.worker, connector)
-    if configure.state is not None and kind == "trainer":
+    if configure.state is not None and planned.kind == "trainer":
         from srl.learning.checkpoint import read_checkpoint
 
-        worker.load(read_checkpoint(Path(configure.state)).sections[configure.worker])
+        sections = read_checkpoint(Path(configure.state)).sections
+        worker.load(sections[worker_name("trainer", planned.policy, 0)])  # rank 0's is everyone's
     return worker
 
 
@@ -130,7 +171,8 @@ def _ledgers(plan: Plan, worker: str, buffers: dict[str, np.ndarray]) -> Ledgers
     """Policy of a trainer to what has become of its blocks, at this moment."""
     route = plan.route(plan.worker(worker).policy)
     num_actors = plan.experiment["actors"]["count"]
-    table = SlotTable(buffers[f"samples/{route.policy}"], num_actors, route.slots)
+    shape = num_actors, route.slots, plan.num_ranks
+    table = SlotTable(buffers[f"samples/{route.policy}"], *shape)
     return {route.policy: asdict(table.ledger(consumer_lives=True))}
 
 

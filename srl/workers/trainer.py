@@ -1,26 +1,53 @@
-"""The trainer: turns blocks into new versions of the weights."""
+"""The trainer: turns blocks into new versions of the weights.
 
+Several trainers of one policy, its ranks, learn in lock-step, each on its share of every batch:
+
+    publish -> meet, with a full batch -> learn -> publish -> meet, with a full batch -> learn -> ...
+
+Every rank comes to every meeting exactly once: with a full batch, or to say that it stops. If all
+have a batch, all learn it. If one stops, that meeting was the last, and full batches stay staged.
+Rank 0 publishes; the others wait for it, so that nobody grants a version that is not there yet.
+"""
+
+import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from srl.core.algorithm import Learner
 from srl.core.arrays import Arrays, subset
-from srl.core.errors import WorkerError
+from srl.core.collective import Alone, Collective
+from srl.core.errors import StreamError, WorkerError
 from srl.core.streams import ParameterPublisher
 from srl.core.telemetry import Telemetry
 from srl.learning.staging import Batch, Staging, StagingThread
 
+log = logging.getLogger(__name__)
+
+_ORDERS_SECONDS = 5.0
+"""How long a rank whose group broke waits to be stopped before it says so itself: whoever broke it
+is the one to be named."""
+
+
+class Agreed(NamedTuple):
+    """What the ranks tell each other of their shares of a batch, added up."""
+
+    env_steps: int
+    blocks: int
+    staleness_sum: float
+    staleness_max: int
+
 
 class Trainer:
-    """One learner behind one sample stream.
+    """One learner behind its share of a sample stream.
 
     reads: blocks, staged into batches
-    writes: parameters
-    waits for: a full batch
-    unblocked by: actors that deliver blocks
+    writes: parameters (rank 0)
+    waits for: a full batch; the other ranks' full batches
+    unblocked by: actors that deliver blocks; a rank that stops
     """
 
     waiting = "wait_for_batch"
@@ -30,12 +57,16 @@ class Trainer:
         name: str,
         learner: Learner,
         staging: Staging,
-        publisher: ParameterPublisher,
+        publisher: ParameterPublisher | None,
         *,
         thread: StagingThread | None,
         total_env_steps: int | None,
+        ranks: Collective | None = None,
     ) -> None:
-        """Train `learner`; with `thread` None, staging happens inside `step`."""
+        """Train `learner`; with `thread` None, staging happens inside `step`.
+
+        `publisher` is rank 0's.
+        """
         self.name = name
         self.telemetry = Telemetry()
         self.version = 0
@@ -46,29 +77,51 @@ class Trainer:
         self._total_env_steps = total_env_steps
         self._env_steps = 0
         self._train_samples = 0
+        self._ranks = ranks or Alone()
+        self._has_left = False
+        self._is_learning = False
+        """Stays True where that failed: the weights are no version, and no meeting is to come."""
+        self._broken: tuple[StreamError, float] | None = None
+        """Why the group broke, and when to say so."""
 
     def open(self) -> None:
         """Publish the first version, then let blocks come."""
-        self._publish()
+        try:
+            self._publish()
+        except StreamError as error:
+            self._break(error)
+            return
         if self._thread is not None:
             self._thread.start()
 
     def step(self) -> bool:
-        """Learn one batch, if one is full."""
+        """Learn one batch, if one is full and the other ranks have one too."""
+        if self._broken is not None and time.monotonic() >= self._broken[1]:
+            raise self._broken[0]
+        staging = self._thread or self._staging
         if self._thread is None:
             self._staging.pump()
-        batch = (self._thread or self._staging).pop()
-        if batch is None:
+        batch = staging.front()
+        if batch is None or self._has_left:
             return False
-        with self.telemetry.time("learn"):
-            metrics = self._learner.learn(batch.arrays, self._progress())
-        self._check_finite(metrics)
-        staleness = [self.version - oldest for oldest in batch.oldest_rows]
-        self.version += 1
-        self._env_steps += batch.env_steps
-        self._publish()
-        self._report(batch, metrics, staleness)
-        (self._thread or self._staging).learned(batch, self.version)
+        try:
+            agreed = self._meet(batch)
+            if agreed is None:
+                return False
+            staging.pop()
+            self._is_learning = True
+            with self.telemetry.time("learn"):
+                metrics = self._learner.learn(batch.arrays, self._progress())
+            self._check_finite(metrics)
+            self.version += 1
+            self._publish()
+            self._is_learning = False
+        except StreamError as error:
+            self._break(error)
+            return False
+        self._env_steps += agreed.env_steps
+        self._report(metrics, agreed)
+        staging.learned(batch, self.version)
         return True
 
     def pollables(self) -> Sequence[Any]:
@@ -76,12 +129,24 @@ class Trainer:
         return () if self._thread is None else (self._thread.full.fd,)
 
     def close(self) -> None:
-        """Stop staging and leave both streams."""
+        """Leave the other ranks, stop staging and leave both streams."""
+        if not (self._has_left or self._is_learning):
+            try:
+                self._meet(None)
+            except StreamError as error:
+                log.warning("the other ranks are gone already: %s", error)
+            self._has_left = True
         (self._thread or self._staging).close()
-        self._publisher.close()
+        if self._publisher is not None:
+            self._publisher.close()
 
     def save(self) -> Arrays:
         """Learner, counters and — where staging is not a thread — what is staged."""
+        if self._is_learning:
+            raise WorkerError(
+                f"{self.name} has nothing to save: the other ranks left it in the middle of a "
+                "version; resume goes on from the checkpoint before"
+            )
         state = {f"learner.{k}": v for k, v in self._learner.save().items()}
         state["counters"] = np.array([self.version, self._env_steps, self._train_samples], np.int64)
         if self._thread is None:
@@ -107,17 +172,53 @@ class Trainer:
                     "lower --algorithm.learning-rate, or resume from a checkpoint before it"
                 )
 
+    def _meet(self, batch: Batch | None) -> Agreed | None:
+        """Tell the other ranks of a full batch, or (None) that this one stops.
+
+        Returns:
+            What all have together; None where one stops, so that nobody learns.
+        """
+        staleness = [] if batch is None else [self.version - n for n in batch.oldest_rows]
+        mine = (
+            batch is None,
+            0 if batch is None else batch.env_steps,
+            len(staleness),
+            sum(staleness),
+            max(staleness, default=0),
+        )
+        with self.telemetry.time("wait_for_ranks"):
+            shares = self._ranks.gather(mine)
+        is_stopping, env_steps, blocks, staleness_sum, staleness_max = zip(*shares, strict=True)
+        if any(is_stopping):
+            self._has_left = True
+            return None
+        return Agreed(
+            int(sum(env_steps)), int(sum(blocks)), sum(staleness_sum), int(max(staleness_max))
+        )
+
+    def _break(self, error: StreamError) -> None:
+        """Learn no more: wait to be stopped, and only then say why."""
+        log.warning("%s", error)
+        self._has_left, self._broken = True, (error, time.monotonic() + _ORDERS_SECONDS)
+
     def _publish(self) -> None:
         with self.telemetry.time("publish"):
-            self._publisher.publish(self._learner.policy.weights(), self.version)
+            if self._publisher is not None:
+                self._publisher.publish(self._learner.policy.weights(), self.version)
+            versions = {version for (version,) in self._ranks.gather((self.version,))}
+        if len(versions) > 1:
+            raise WorkerError(f"the ranks have learned different numbers of batches: {versions}")
 
     def _progress(self) -> float:
         if not self._total_env_steps:
             return 0.0
         return min(1.0, self._env_steps / self._total_env_steps)
 
-    def _report(self, batch: Batch, metrics: Mapping[str, float], staleness: list[int]) -> None:
+    def _report(self, metrics: Mapping[str, float], agreed: Agreed) -> None:
+        """Rank 0 speaks for all."""
         self._train_samples += int(metrics["train_samples"])
+        if self._ranks.rank:
+            return
         self.telemetry.updates.append(
             {
                 **metrics,
@@ -125,8 +226,8 @@ class Trainer:
                 "updates": self._learner.updates,
                 "consumed_env_steps": self._env_steps,
                 "train_samples_total": self._train_samples,
-                "blocks": batch.num_blocks,
-                "staleness_mean": float(np.mean(staleness)),
-                "staleness_max": max(staleness),
+                "blocks": agreed.blocks,
+                "staleness_mean": agreed.staleness_sum / agreed.blocks,
+                "staleness_max": agreed.staleness_max,
             }
         )

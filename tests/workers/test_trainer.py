@@ -1,16 +1,19 @@
+import threading
+
 import numpy as np
 import pytest
 
 from srl.core.block import Layout, route_spec
 from srl.core.env import AgentSpec, Discrete, Observation
-from srl.core.errors import WorkerError
+from srl.core.errors import StreamError, WorkerError
 from srl.learning.staging import Staging
 from srl.learning.staleness import Gate
 from srl.streams.parameters.inline import InlineParameters
 from srl.streams.samples.inline import InlineSamples
-from srl.testing.fakes import FakeLearner, FakePolicy
+from srl.testing.fakes import FakeLearner, FakePolicy, ThreadRanks, run_ranks
 from srl.transport.arena import Arena
 from srl.transport.blocks import BlockArena, block_arena_bytes
+from srl.workers import trainer as trainer_module
 from srl.workers.trainer import Trainer
 
 AGENT = AgentSpec((Observation("obs", (2,), "float32"),), Discrete(2))
@@ -18,7 +21,7 @@ LAYOUT = Layout(route_spec(AGENT, FakePolicy(AGENT).records), rows=3, lanes=2, e
 
 
 class Made:
-    def __init__(self, max_staleness=0, total_env_steps=None):
+    def __init__(self, max_staleness=0, total_env_steps=None, ranks=None):
         buffer = Arena.heap(block_arena_bytes(LAYOUT, 1, 8)).buffer
         self.stream = InlineSamples(BlockArena(buffer, LAYOUT, 1, 8))
         self.producer = self.stream.producer(0)
@@ -30,16 +33,17 @@ class Made:
             "trainer-0",
             self.learner,
             staging,
-            self.parameters,
+            None if ranks is not None and ranks.rank else self.parameters,
             thread=None,
             total_env_steps=total_env_steps,
+            ranks=ranks,
         )
 
-    def send(self, fill, version):
+    def send(self, fill, version, valid=True):
         grant = self.producer.acquire()
         assert grant is not None
         grant.block["obs"][:] = fill
-        grant.block["valid"][:] = True
+        grant.block["valid"][:] = valid
         grant.block["version"][:] = version
         self.producer.send(grant)
 
@@ -113,3 +117,191 @@ def test_learning_that_diverges_is_an_error_and_not_published():
         made.trainer.step()
     assert made.parameters.latest() == 0
     made.trainer.close()
+
+
+def _counted(ranks: ThreadRanks):
+    """Count the meetings a rank comes to."""
+    gather, ranks.meetings = ranks.gather, 0
+
+    def counted(values):
+        ranks.meetings += 1
+        return gather(values)
+
+    ranks.gather = counted
+    return ranks
+
+
+def test_ranks_learn_together_and_rank_0_speaks_for_all():
+    def work(ranks):
+        made = Made(max_staleness=1, total_env_steps=28, ranks=ranks)
+        made.trainer.open()
+        made.trainer.step()
+        for version in (0, 0, 1, 1):
+            # Of rank 1 only the first of two lanes has a valid row 0, and its last blocks are old.
+            valid = np.array([[True, False]] * 3) if ranks.rank else True
+            made.send(version, 0 if ranks.rank else version, valid)
+            made.trainer.step()
+        return made
+
+    one, two = run_ranks(2, work)
+    assert one.trainer.version == two.trainer.version == 2
+    # 2 blocks x 2 rows x 2 lanes of rank 0, half as many of rank 1
+    assert one.learner.progress == two.learner.progress == [0, 12 / 28]
+    assert one.parameters.latest() == 2
+    assert two.parameters.latest() == -1
+    first, second = one.trainer.telemetry.take_updates()
+    assert two.trainer.telemetry.take_updates() == []
+    assert (first["blocks"], first["consumed_env_steps"]) == (4, 12)
+    assert (first["staleness_mean"], first["staleness_max"]) == (0, 0)
+    assert (second["version"], second["blocks"], second["consumed_env_steps"]) == (2, 4, 24)
+    assert (second["staleness_mean"], second["staleness_max"]) == (0.5, 1)
+
+
+def test_rank_0_has_published_before_any_rank_lets_blocks_of_a_version_come():
+    events = []
+
+    def work(ranks):
+        made = Made(ranks=ranks)
+        publish, grant = made.parameters.publish, made.trainer._staging._consumer.grant
+
+        def slow_publish(weights, version):
+            threading.Event().wait(0.1)  # the other rank would have gone on by now
+            publish(weights, version)
+            events.append(("published", version))
+
+        def noted_grant(limits, min_version):
+            events.append(("granted", min_version))
+            grant(limits, min_version)
+
+        made.parameters.publish = slow_publish
+        made.trainer._staging._consumer.grant = noted_grant
+        made.trainer.open()
+        made.trainer.step()
+        for version in range(2):
+            made.send(0, version)
+            made.send(0, version)
+            assert made.trainer.step()
+
+    run_ranks(2, work)
+    for version in range(3):
+        assert events.index(("published", version)) < events.index(("granted", version))
+
+
+@pytest.mark.parametrize("stopper", [0, 1])
+@pytest.mark.parametrize("num_learned", [0, 2])
+def test_rank_with_a_full_batch_gives_it_up_when_another_stops(stopper, num_learned):
+    def work(ranks):
+        made = Made(ranks=_counted(ranks))
+        made.trainer.open()
+        made.trainer.step()
+        for version in range(num_learned):
+            made.send(0, version)
+            made.send(0, version)
+            assert made.trainer.step()
+        if ranks.rank == stopper:
+            made.send(0, num_learned)
+            assert not made.trainer.step()  # half a batch
+        else:
+            made.send(0, num_learned)
+            made.send(0, num_learned)
+            assert not made.trainer.step()  # waits for the other
+            assert not made.trainer.step()  # and never again
+        state = made.trainer.save()
+        made.trainer.close()
+        made.trainer.close()
+        ledger = made.stream.blocks.table.ledger(consumer_lives=True)
+        return ranks.meetings, state["counters"][0], ledger.consumed, ledger.in_flight
+
+    results = run_ranks(2, work)
+    meetings = 1 + 2 * num_learned + 1  # after opening; before and after learning; to stop
+    for rank, result in enumerate(results):
+        in_flight = 1 if rank == stopper else 2
+        assert result == (meetings, num_learned, 2 * num_learned, in_flight)
+
+
+def test_ranks_that_all_stop_without_a_batch_meet_once():
+    def work(ranks):
+        made = Made(ranks=_counted(ranks))
+        made.trainer.open()
+        made.trainer.close()
+        return ranks.meetings
+
+    assert run_ranks(3, work) == [2] * 3
+
+
+def test_rank_left_between_two_batches_waits_for_orders_and_can_save(monkeypatch):
+    def work(ranks):
+        made = Made(ranks=ranks)
+        made.trainer.open()
+        made.trainer.step()
+        if ranks.rank == 1:
+            ranks.abort()  # dies
+            return
+        made.send(0, 0)
+        made.send(0, 0)
+        assert not made.trainer.step()
+        assert not made.trainer.step()
+        assert made.trainer.save()["counters"][0] == 0
+        assert made.stream.blocks.table.ledger(consumer_lives=True).in_flight == 2
+        monkeypatch.setattr(trainer_module.time, "monotonic", lambda: float("inf"))
+        with pytest.raises(StreamError, match="was left by another"):
+            made.trainer.step()
+        made.trainer.close()
+
+    run_ranks(2, work)
+
+
+def test_rank_left_while_learning_has_nothing_to_save():
+    def work(ranks):
+        made = Made(ranks=ranks)
+
+        def learn(batch, progress):
+            if ranks.rank == 1:
+                ranks.abort()  # dies
+            raise StreamError("left")
+
+        made.learner.learn = learn
+        made.trainer.open()
+        made.trainer.step()
+        made.send(0, 0)
+        made.send(0, 0)
+        assert not made.trainer.step()
+        assert made.stream.blocks.table.ledger(consumer_lives=True).consumed == 2
+        with pytest.raises(WorkerError, match="nothing to save"):
+            made.trainer.save()
+        made.trainer.close()
+
+    run_ranks(2, work)
+
+
+def test_rank_that_fails_alone_while_learning_does_not_wait_for_the_others():
+    def work(ranks):
+        made = Made(ranks=_counted(ranks))
+        made.trainer.open()
+        made.trainer.step()
+        made.send(0, 0)
+        made.send(0, 0)
+        if ranks.rank == 1:
+            made.learner.learn = lambda batch, progress: {"loss": float("nan")}
+            with pytest.raises(WorkerError, match="diverged"):
+                made.trainer.step()
+            made.trainer.close()
+            ranks.abort()  # its process ends
+        else:
+            assert not made.trainer.step()
+            made.trainer.close()
+        return ranks.meetings
+
+    assert run_ranks(2, work) == [3, 2]
+
+
+def test_ranks_of_different_versions_are_an_error():
+    def work(ranks):
+        made = Made(ranks=ranks)
+        state = made.trainer.save()
+        state["counters"][0] = ranks.rank
+        made.trainer.load({k: v for k, v in state.items() if not k.startswith("staging.")})
+        with pytest.raises(WorkerError, match="different numbers of batches"):
+            made.trainer.open()
+
+    run_ranks(2, work)
