@@ -34,9 +34,17 @@ class EnvConfig:
     """Gymnasium wrappers, module:Object, applied in this order."""
     reseed: Literal["episode", "start"] = "episode"
     """Seed every episode (exact resume), or only the first (where a seeded reset is slow)."""
+    scale_rewards: float = 1.0
+    """What rewards are multiplied with before anything is learned from them."""
+    clip_rewards: float | None = None
+    """What is learned from is clipped to this, up and down, after scaling; returns are reported raw."""
 
     def __post_init__(self) -> None:
         self.keywords()
+        if not (math.isfinite(self.scale_rewards) and self.scale_rewards > 0):
+            raise ConfigError(f"env.scale-rewards must be above 0, got {self.scale_rewards}")
+        if self.clip_rewards is not None and not self.clip_rewards > 0:
+            raise ConfigError(f"env.clip-rewards must be above 0, got {self.clip_rewards}")
 
     def keywords(self) -> dict[str, Any]:
         """The options, parsed."""

@@ -251,6 +251,8 @@ def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker
             producer=connector.producer(route, worker.index),
             inference=connector.client(route, worker.index),
             records=route.records(),
+            scale_rewards=config.scale_rewards,
+            clip_rewards=config.clip_rewards,
         )
         for route in plan.routes
     ]

@@ -13,6 +13,7 @@ from srl.core.algorithm import Records
 from srl.core.block import Block, Layout
 from srl.core.env import AgentSpec, ObservationRows, OutcomeRows
 from srl.core.streams import Grant, InferenceClient, SampleProducer
+from srl.core.telemetry import Episode
 from srl.rollout.episodes import Episodes
 
 
@@ -28,6 +29,8 @@ class RouteEnds:
     producer: SampleProducer
     inference: InferenceClient
     records: Records
+    scale_rewards: float = 1.0
+    clip_rewards: float | None = None
 
 
 class Lanes:
@@ -90,6 +93,19 @@ class Lanes:
     def observation_rows(self, t: int) -> ObservationRows:
         """Where the env writes what is seen at row `t`."""
         return self.block.observation_rows(self.ends.agent, t)
+
+    def observe(self, t: int) -> list[Episode]:
+        """Take in what came of row `t`; returns the episodes that ended.
+
+        Their returns are raw; the rewards that stay in the block are what is learned from.
+        """
+        finished = self.episodes.observe(self.block, t)
+        rewards, clip = self.block["reward"][t], self.ends.clip_rewards
+        if self.ends.scale_rewards != 1:
+            rewards *= self.ends.scale_rewards
+        if clip is not None:
+            np.clip(rewards, -clip, clip, out=rewards)
+        return list(finished.values())
 
     def cut(self) -> None:
         """Send the full block; its last row, and a burn-in before it, are carried to the next."""

@@ -69,7 +69,7 @@ class Group:
         """Take in what the step brought; returns the episodes that ended."""
         finished = []
         for lanes in self.lanes:
-            finished += lanes.episodes.observe(lanes.block, self.row).values()
+            finished += lanes.observe(self.row)
         self.row += 1
         return finished
 

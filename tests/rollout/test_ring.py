@@ -16,18 +16,26 @@ AGENT = Counter().agent
 SETS = ((0,), (1,))
 
 
-def make_group():
+def make_group(**rewards):
     parameters = InlineParameters()
     parameters.publish({"weight": np.float32(0)}, 0)
     streams, routes = [], []
     for members in SETS:
         policy = FakePolicy(AGENT)
-        layout = Layout(route_spec(AGENT, policy.records), 3, 2, 2)
+        layout = Layout(route_spec(AGENT, policy.records), 8, 2, 2)
         buffer = Arena.heap(block_arena_bytes(layout, 1, 2)).buffer
         streams.append(InlineSamples(BlockArena(buffer, layout, 1, 2)))
         inference = InlineInference(policy, parameters, ("obs", "first"))
         routes.append(
-            RouteEnds(AGENT, members, layout, streams[-1].producer(0), inference, policy.records)
+            RouteEnds(
+                AGENT,
+                members,
+                layout,
+                streams[-1].producer(0),
+                inference,
+                policy.records,
+                **rewards,
+            )
         )
     env = Counter.make_batch(
         EnvRequest(
@@ -77,6 +85,21 @@ def test_group_whose_env_does_not_come_back_starts_over_and_gives_its_blocks_bac
     assert again.begin()
     assert [lanes.block["first"][0].all() for lanes in again.lanes] == [True, True]
     assert [lanes.block["obs"][0, 0, 0] for lanes in again.lanes] == [0, 0]
+
+
+def test_rewards_in_rows_are_scaled_and_clipped_and_returns_are_raw():
+    group, streams = make_group(scale_rewards=0.5, clip_rewards=1.25)
+    group.reset()
+    for stream in streams:
+        stream.consumer().grant({0: 1}, 0)
+    assert group.begin()
+    finished = []
+    for _ in range(6):
+        group.step()
+        finished += group.observe()
+    rewards = [lanes.block["reward"][:6, 0].tolist() for lanes in group.lanes]
+    assert rewards == [[0, 0.5, 1, 1.25, 1.25, 0]] * 2  # of 0, 1, 2, 3, 4 and a reset step
+    assert [episode.agent_return for episode in finished] == [10] * 4
 
 
 def test_lane_ids_are_those_of_the_run():
