@@ -67,7 +67,7 @@ def train(
     """Train an experiment and wait for its end.
 
     Args:
-        experiment: a name (`cartpole`, `gym/ANY-ID`, `file.py:function`) or an Experiment.
+        experiment: a name (`cartpole`, `gym/ANY-ID`, `toy/recall`, `file.py:function`) or an Experiment.
         view: shows progress; nothing is shown without one.
         **options: as on the command line, with `__` for the dot: `launcher="inline"`,
             `actors__count=2`, `stop__env_steps=10_000`.
@@ -229,9 +229,10 @@ def _with_absolute_files(experiment: Experiment[Any]) -> Experiment[Any]:
 
 
 def _find(name: str, arguments: Sequence[str]) -> Experiment[Any]:
-    if name.startswith("gym/"):
+    family, slash, _ = name.partition("/")
+    if slash and family in catalog.ENVS:
         make = load_object(catalog.FALLBACK_EXPERIMENT)
-        options = _values("--env.options", arguments) or ["{}"]
+        options = _values("--env.options", arguments) or [None]
         return make(name, options[0], tuple(_values("--env.wrappers", arguments)))
     if ":" in name:
         made = load_object(name)
@@ -240,10 +241,11 @@ def _find(name: str, arguments: Sequence[str]) -> Experiment[Any]:
             raise ConfigError(f"{name!r} does not return an Experiment but {type(experiment)}")
         return experiment
     if name not in catalog.EXPERIMENTS:
-        hint = nearest(name, list(catalog.EXPERIMENTS)) or "."
+        known = [*catalog.EXPERIMENTS, *(f"{family}/" for family in catalog.ENVS)]
         raise ConfigError(
-            f"unknown experiment {name!r}{hint} 'srl list' lists them; gym/ANY-ID, "
-            "module:function and file.py:function are experiments too"
+            f"unknown experiment {name!r}{nearest(name, known) or '.'} 'srl list' lists them; "
+            f"FAMILY/NAME with an env family of {', '.join(catalog.ENVS)}, module:function and "
+            "file.py:function are experiments too"
         )
     return load_object(catalog.EXPERIMENTS[name])()
 

@@ -15,8 +15,10 @@ ENVS = {
 EXPERIMENTS = {
     "cartpole": "srl.experiments.cartpole:cartpole",
     "acrobot": "srl.experiments.acrobot:acrobot",
+    "half-cheetah": "srl.experiments.half_cheetah:half_cheetah",
+    "pong": "srl.experiments.pong:pong",
 }
 """Experiment to the function that returns it."""
 
-FALLBACK_EXPERIMENT = "srl.experiments.gym:gym"
-"""Makes an experiment of any `gym/ID`, by its spaces."""
+FALLBACK_EXPERIMENT = "srl.experiments.by_spaces:by_spaces"
+"""Makes an experiment of any env `FAMILY/NAME`, by its spaces."""

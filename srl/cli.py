@@ -32,7 +32,8 @@ usage: srl COMMAND ...
                           check installation and host; find what dead runs left here and
                           below RUNS (default: runs)
 
-NAME is one of 'srl list', gym/ANY-ID, module:function or file.py:function.
+NAME is one of 'srl list', FAMILY/NAME of an env (gym/ANY-ID, atari/breakout, toy/recall: a
+recipe by its spaces), module:function or file.py:function.
 """
 
 
@@ -122,8 +123,8 @@ def _list(words: list[str]) -> int:
     if words:
         raise ConfigError(f"srl list takes no arguments, got {' '.join(words)}")
     lines = ["experiments:", *(f"  {name}" for name in catalog.EXPERIMENTS)]
-    lines += ["  gym/ANY-ID  (any Gymnasium env, recipe by its spaces)"]
-    lines += ["env families:", *(f"  {family}/..." for family in catalog.ENVS)]
+    lines += ["env families; FAMILY/NAME is an experiment too, with a recipe by its spaces:"]
+    lines += [f"  {family}/..." for family in catalog.ENVS]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 

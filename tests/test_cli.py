@@ -118,6 +118,12 @@ def test_unknown_experiment_is_refused(refuses: Any) -> None:
     assert "unknown experiment 'cartpool': did you mean 'cartpole'?" in message
 
 
+def test_name_without_an_env_family_is_refused(refuses: Any) -> None:
+    message = refuses("train", "attari/pong")
+    assert "unknown experiment 'attari/pong': did you mean" in message
+    assert "an env family of atari, envpool, gym, pettingzoo, toy" in message
+
+
 def test_experiment_of_a_missing_file_is_refused(refuses: Any) -> None:
     assert "there is no file 'nowhere.py'" in refuses("train", "nowhere.py:experiment")
 
@@ -195,6 +201,12 @@ def test_env_options_that_are_not_json_are_refused(refuses: Any) -> None:
     message = refuses("train", "cartpole", "--env.options", "{render: 1}")
     assert "env.options is not JSON" in message
     assert "must be a JSON object" in refuses("train", "cartpole", "--env.options", "[1]")
+
+
+@pytest.mark.parametrize("option", ["--env.clip-rewards", "--env.scale-rewards"])
+def test_rewards_cannot_be_changed_to_nothing(refuses: Any, option: str) -> None:
+    message = refuses("train", "cartpole", option, "0")
+    assert f"{option[2:]} must be above 0, got 0" in message
 
 
 def test_env_options_that_the_env_does_not_take_are_refused(refuses: Any) -> None:
@@ -374,7 +386,7 @@ def test_run_that_reaches_the_return_asked_for_exits_0(srl: Any) -> None:
 def test_list_names_everything(srl: Any) -> None:
     outcome = srl("list")
     assert outcome.code == 0
-    for name in (*catalog.EXPERIMENTS, "gym/ANY-ID", *catalog.ENVS):
+    for name in (*catalog.EXPERIMENTS, *(f"{family}/..." for family in catalog.ENVS)):
         assert name in outcome.out
 
 

@@ -1,5 +1,6 @@
 """Every experiment of the catalogue runs; the slow ones (`make slow`) reach what they promise."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,31 @@ from srl import catalog
 from srl.api import find_experiment
 from srl.launch.explain import explain
 
-RECIPES = [*catalog.EXPERIMENTS, "gym/MountainCar-v0", "gym/Pendulum-v1"]
+NEEDS = {"pong": "ale_py", "half-cheetah": "mujoco", "atari/breakout": "ale_py"}
+NEEDS |= {"envpool/Pong-v5": "envpool", "pettingzoo/butterfly.pistonball_v6": "pymunk"}
+"""Recipes that need an extra, and the package by which it is known to be there."""
+
+RECIPES = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            name in NEEDS and not find_spec(NEEDS[name]), reason=f"{NEEDS.get(name)} is missing"
+        ),
+    )
+    for name in dict.fromkeys(
+        (
+            *catalog.EXPERIMENTS,
+            "gym/MountainCar-v0",
+            "gym/Pendulum-v1",
+            "toy/recall",
+            "toy/masked",
+            "toy/match",
+            "toy/mortal",
+            "toy/pixels",
+            *NEEDS,
+        )
+    )
+]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -24,10 +49,23 @@ def test_experiment_explains_itself(name: str) -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_experiment_runs_inline(name: str, tmp_path: Path) -> None:
     batch = find_experiment(name).algorithm.batch_size
-    run = srl.train(name, launcher="inline", stop__env_steps=2 * batch, out=str(tmp_path / "run"))
+    options = {"launcher": "inline", "stop__env_steps": 2 * batch, "out": str(tmp_path / "run")}
+    if name in NEEDS:
+        options["evaluation__episodes"] = 1  # they are slow
+    run = srl.train(name, **options)
     assert run.summary["status"] == "completed"
     assert run.summary["version"] >= 2
     assert run.summary["eval_return"] is not None
+
+
+def test_recipe_follows_the_env() -> None:
+    match = find_experiment("toy/match", ["--env.options", '{"agents": 3, "central": true}'])
+    assert (match.actors.envs, match.algorithm.batch_size) == (2, 2 * 6 * 128)
+    assert match.algorithm.central_value
+    assert not find_experiment("toy/match").algorithm.central_value
+    large = find_experiment("toy/pixels", ["--env.options", '{"size": 300}'])
+    assert large.algorithm.rollout == 64  # a block of 4 lanes has at most 32 MB
+    explain(large)
 
 
 TOPOLOGIES: dict[str, dict[str, Any]] = {

@@ -27,7 +27,7 @@ class EnvConfig:
     """The environment."""
 
     name: str
-    """Name in the catalogue, gym/ANY-ID, module:Object or file.py:Object."""
+    """FAMILY/NAME (gym/ANY-ID, atari/pong), module:Object or file.py:Object."""
     options: str = "{}"
     """Keyword arguments of the env, as JSON: '{"difficulty": 1}'."""
     wrappers: tuple[str, ...] = ()
