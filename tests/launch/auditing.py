@@ -3,6 +3,7 @@
 `learn` keeps the weights of the versions it published and recomputes the log-probability of every
 valid row with the version stamped on it. The largest difference is the metric
 `audit_max_difference`: anything but rounding means that a row changed after it was answered.
+`ranks_apart` compares the weights of all ranks after each batch: they must be the same.
 """
 
 from collections.abc import Mapping
@@ -44,7 +45,17 @@ class AuditingPPO(PPO):
         self._published.pop(self._version - _KEPT_VERSIONS, None)
         difference = self._audit(batch)
         self._version += 1
-        return super().learn(batch, progress) | {"audit_max_difference": difference}
+        metrics = super().learn(batch, progress)
+        checksum = sum(float(np.abs(x).sum()) for x in self._weights())
+        audits = self._ranks.gather([difference, checksum])
+        checksums = [checksum for _, checksum in audits]
+        return metrics | {
+            "audit_max_difference": max(difference for difference, _ in audits),
+            "ranks_apart": max(checksums) - min(checksums),
+        }
+
+    def _weights(self) -> list[np.ndarray]:
+        return [array.astype(np.float64) for array in self.policy.weights().values()]
 
     def save(self) -> Arrays:
         state = super().save() | {"version": np.array(self._version)}
