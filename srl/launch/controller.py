@@ -265,8 +265,9 @@ class Controller:
     def _check_silence(self) -> None:
         """A worker that is stuck inside a call does not report: better a reason than a hang."""
         now = time.monotonic()
-        for worker, heard in self._heard.items():
-            if now - heard > _SILENT_SECONDS:
+        for worker in self._heard:
+            ranks = self._plan.ranks_of(worker)  # who waits for another does not report
+            if now - max(self._heard.get(rank, 0.0) for rank in ranks) > _SILENT_SECONDS:
                 words = f"{worker} has not reported for {_SILENT_SECONDS:.0f} s: it hangs in a call"
                 self._on_failure(Failure(worker, words, ""))
                 return

@@ -111,6 +111,11 @@ class Plan(msgspec.Struct, frozen=True):
         """A worker, by name."""
         return next(worker for worker in self.workers if worker.name == name)
 
+    def ranks_of(self, name: str) -> list[str]:
+        """The trainers that learn together with one; of any other worker, itself."""
+        policies = {w.policy for w in self.workers if (w.name, w.kind) == (name, "trainer")}
+        return [w.name for w in self.of_kind("trainer") if w.policy in policies] or [name]
+
     def of_kind(self, kind: str) -> list[WorkerPlan]:
         """Workers of one kind."""
         return [worker for worker in self.workers if worker.kind == kind]

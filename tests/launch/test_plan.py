@@ -1,14 +1,27 @@
+import time
 from dataclasses import replace
 
 import pytest
 
 from srl.algorithms.ppo import PPOConfig
+from srl.api import check_devices
 from srl.core.errors import ConfigError
-from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, PoliciesConfig, Route
+from srl.core.experiment import (
+    ActorsConfig,
+    EnvConfig,
+    Experiment,
+    PoliciesConfig,
+    Route,
+    TrainersConfig,
+)
 from srl.core.routes import route_agents
 from srl.launch.config import decode_experiment, encode_experiment
+from srl.launch.controller import Controller
 from srl.launch.env_factory import make_env
+from srl.launch.explain import explain
+from srl.launch.folder import RunFolder
 from srl.launch.plan import make_plan, probe_env
+from srl.telemetry.view import Silent
 from srl.transport.blocks import block_arena_bytes
 
 
@@ -47,6 +60,78 @@ def test_plan_of_two_routes_gives_each_policy_its_own_streams():
     assert [r.agents for r in plan.routes] == [(0,), (1, 2)]
     assert [r.lanes for r in plan.routes] == [2, 4]
     assert [w.name for w in plan.of_kind("trainer")] == ["trainer-one-0", "trainer-two-0"]
+
+
+def test_plan_of_two_ranks_shares_the_batch_and_the_actors():
+    trainers = TrainersConfig(count=2)
+    plan = make_plan(experiment(trainers=trainers))
+    assert [w.name for w in plan.of_kind("trainer")] == ["trainer-0", "trainer-1"]
+    assert [w.index for w in plan.of_kind("trainer")] == [0, 1]
+    assert plan.writers() == ["trainer-0"]
+    assert plan.num_ranks == 2
+    route = plan.routes[0]
+    assert plan.arenas()["samples/main"] == block_arena_bytes(route.layout(), 2, 7, 2)
+    assert plan.ranks_of("trainer-1") == ["trainer-0", "trainer-1"]
+    assert plan.ranks_of("actor-1") == ["actor-1"]
+    assert [plan.trainer_device(rank) for rank in range(2)] == ["cpu", "cpu"]
+
+
+def test_ranks_on_gpus_have_one_each():
+    plan = make_plan(experiment(trainers=TrainersConfig(count=2, device="cuda")))
+    assert [plan.trainer_device(rank) for rank in range(2)] == ["cuda:0", "cuda:1"]
+    alone = make_plan(experiment(trainers=TrainersConfig(device="cuda")))
+    assert alone.trainer_device(0) == "cuda"
+    with pytest.raises(ConfigError, match=r"cannot share cuda:1: use --trainers\.device cuda"):
+        TrainersConfig(count=2, device="cuda:1")
+
+
+def test_ranks_without_enough_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    check_devices(experiment(trainers=TrainersConfig(device="cuda")))
+    with pytest.raises(ConfigError, match="needs a GPU each, and torch finds 1 here"):
+        check_devices(experiment(trainers=TrainersConfig(count=2, device="cuda")))
+
+
+def test_ranks_in_one_process_are_one():
+    actors = ActorsConfig(count=3, envs=4, groups=2)
+    plan = make_plan(experiment(trainers=TrainersConfig(count=2), actors=actors, launcher="inline"))
+    assert [w.name for w in plan.of_kind("trainer")] == ["trainer-0"]
+    assert plan.num_ranks == 1
+
+
+def test_actors_must_be_a_multiple_of_the_ranks():
+    actors = ActorsConfig(count=3, envs=4, groups=2)
+    with pytest.raises(ConfigError, match=r"actors.count \(3\).*use --actors.count 4"):
+        experiment(trainers=TrainersConfig(count=2), actors=actors)
+
+
+def test_batch_must_be_a_multiple_of_the_ranks():
+    trainers, actors = TrainersConfig(count=3), ActorsConfig(count=3, envs=4, groups=2)
+    with pytest.raises(ConfigError, match=r"4 blocks of 16 rows.*batch-size 48 or 96"):
+        make_plan(experiment(trainers=trainers, actors=actors))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [("local", "2 x trainer  on cpu, 2 to share every batch"), ("inline", "one does what 2 would")],
+)
+def test_explain_says_how_many_trainers_share_a_batch(launcher, words):
+    assert words in explain(experiment(trainers=TrainersConfig(count=2), launcher=launcher))
+
+
+def test_rank_that_waits_for_another_is_not_taken_for_hanging(tmp_path, monkeypatch):
+    made = experiment(trainers=TrainersConfig(count=2))
+    folder = RunFolder.create(tmp_path / "run")
+    controller = Controller(made, make_plan(made), folder, Silent(), checkpoint=None)
+    now = time.monotonic()
+    controller._heard = {"trainer-0": now - 1000, "trainer-1": now, "actor-0": now}
+    controller._check_silence()
+    assert controller._failure is None
+    controller._heard["trainer-1"] = now - 900
+    controller._check_silence()
+    assert controller._failure is not None
+    assert controller._failure.worker == "trainer-0"
 
 
 def test_plan_refuses_a_batch_that_is_not_a_number_of_blocks():
