@@ -80,7 +80,7 @@ def result(folder: Path, rest: list[str], code: int) -> dict:
         "blocks": {k: v for k, v in summary.items() if k.startswith("blocks_")},
         "actors": config["actors"],
         "algorithm": config["algorithm"],
-        "curve": [*curve[::step], curve[-1]],
+        "curve": [*curve[::step], *curve[-1:]],
     }
 
 

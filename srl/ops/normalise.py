@@ -33,7 +33,7 @@ def moments_of(x: Tensor, sum_: Callable[[Tensor], None] = lambda _: None) -> Mo
 def normalise(x: np.ndarray, moments: Moments, epsilon: float = 1e-8) -> np.ndarray:
     """`x`, float32, shifted and scaled by a mean and a standard deviation, `[]` each."""
     _, mean, var = moments
-    return (x - np.float32(mean)) / np.float32(var.sqrt() + epsilon)
+    return (x - np.float32(mean.item())) / np.float32(var.sqrt().item() + epsilon)
 
 
 def merge_moments(a: Moments, b: Moments) -> Moments:
