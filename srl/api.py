@@ -24,7 +24,7 @@ from srl.core.experiment import Experiment
 from srl.core.names import absolute_reference, load_object, nearest
 from srl.launch.config import decode_experiment
 from srl.launch.controller import Controller
-from srl.launch.evaluate import Evaluation, evaluate, load_policy
+from srl.launch.evaluate import Evaluation, evaluate, load_players, load_policy
 from srl.launch.folder import RunFolder, default_folder
 from srl.launch.initialise import fresh_sections, read_donor, write_initial
 from srl.launch.options import parse_options, to_arguments
@@ -126,13 +126,16 @@ def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
     return _run(experiment, folder, checkpoint, view, plan)
 
 
-def evaluate_run(path: Path | str, *, episodes: int = 100) -> Evaluation:
-    """Play a run's newest checkpoint."""
+def evaluate_run(
+    path: Path | str, *, episodes: int = 100, version: str | int | None = None
+) -> Evaluation:
+    """Play a run's newest checkpoint, or a version it kept: a number or a tag like `best`."""
     if episodes < 1:
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
-    experiment, plan, checkpoint = _open_run(Path(path))
+    folder, experiment, plan = open_run(Path(path))
+    players = load_players(experiment, plan, folder, version)
     seconds = experiment.evaluation.seconds
-    return evaluate(experiment, plan, checkpoint, episodes=episodes, seconds=seconds)
+    return evaluate(experiment, plan, players, episodes=episodes, seconds=seconds)
 
 
 class LoadedPolicy:
@@ -192,11 +195,11 @@ def _part_of(observation: Any, part: Observation) -> np.ndarray:
     return array - np.reshape(part.start, part.shape) if part.start else array
 
 
-def load(path: Path | str) -> LoadedPolicy:
-    """The policy of a run's newest checkpoint."""
-    experiment, plan, checkpoint = _open_run(Path(path))
-    route = plan.routes[0]
-    return LoadedPolicy(load_policy(experiment, route, checkpoint), route.agent_spec())
+def load(path: Path | str, *, version: str | int | None = None) -> LoadedPolicy:
+    """The policy of a run's newest checkpoint, or a version it kept: a number or a tag."""
+    folder, experiment, plan = open_run(Path(path))
+    player = load_players(experiment, plan, folder, version)[0]
+    return LoadedPolicy(player.policy, player.agent)
 
 
 def _to_arguments(options: Mapping[str, Any]) -> list[str]:
@@ -271,6 +274,7 @@ def _run(
     plan: Plan,
 ) -> Run:
     folder.lock()
+    plan = msgspec.structs.replace(plan, folder=str(folder.path.resolve()))
     shown = view(experiment)
     try:
         summary = Controller(experiment, plan, folder, shown, checkpoint=checkpoint).run()
@@ -289,11 +293,11 @@ def _experiment_of(folder: RunFolder) -> Experiment[Any]:
         raise ConfigError(f"{folder.path / 'config.json'}: {error}") from error
 
 
-def _open_run(path: Path) -> tuple[Experiment[Any], Plan, Checkpoint]:
+def open_run(path: Path) -> tuple[RunFolder, Experiment[Any], Plan]:
+    """A run that is there, to look at."""
     folder = RunFolder.open(path)
     experiment = _experiment_of(folder)
-    checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
-    return experiment, make_plan(experiment), checkpoint
+    return folder, experiment, make_plan(experiment)
 
 
 def check_devices(experiment: Experiment[Any]) -> None:

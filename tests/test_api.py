@@ -32,8 +32,8 @@ def test_train_returns_folder_and_summary(run: srl.Run) -> None:
     assert run.summary["status"] == "completed"
     assert run.summary == json.loads((run.folder / "summary.json").read_text())
     names = {path.name for path in run.folder.iterdir()}
-    files = {"config.json", "summary.json", "metrics.jsonl", "tb", "checkpoints", "logs", "errors"}
-    assert names == files
+    folders = {"tb", "checkpoints", "versions", "logs", "errors"}
+    assert names == folders | {"config.json", "summary.json", "metrics.jsonl", "evaluations.jsonl"}
 
 
 def test_train_prints_nothing_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

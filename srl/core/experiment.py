@@ -144,16 +144,29 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """The final evaluation, with the most likely actions."""
+    """Evaluation with the most likely actions: at the end, and beside the training where asked."""
 
     episodes: int = 100
     """Episodes to play, the same number in each of up to 20 envs; 0 for no evaluation."""
     seconds: float = 300.0
-    """Give up after this long: the return is then not known."""
+    """Give the final evaluation up after this long: its return is then not known."""
+    count: int = 0
+    """Evaluator workers beside the training, 0 or 1; with 0 there is only the final evaluation."""
+    every: int = 1
+    """At least so many versions between two evaluations beside the training."""
+    keep: int = 10
+    """Newest evaluated versions to keep on disk, besides those with a tag."""
 
     def __post_init__(self) -> None:
         check_at_least("evaluation.episodes", self.episodes, 0)
         check_at_least("evaluation.seconds", self.seconds, 0)
+        check_at_least("evaluation.count", self.count, 0)
+        check_at_least("evaluation.every", self.every, 1)
+        check_at_least("evaluation.keep", self.keep, 1)
+        if self.count > 1:
+            raise ConfigError(f"evaluation.count must be 0 or 1 in this version, got {self.count}")
+        if self.count and not self.episodes:
+            raise ConfigError("evaluation.count 1 needs evaluation.episodes above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +215,7 @@ class Experiment(Generic[AlgorithmT]):
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints during the run (there is always one at its end)."""
     evaluation: EvaluationConfig = EvaluationConfig()
-    """The final evaluation, with the most likely actions."""
+    """Evaluation: at the end, and beside the training where asked."""
     metrics: MetricsConfig = MetricsConfig()
     """Where metrics go besides the run folder."""
     routes: tuple[Route, ...] = (Route(),)

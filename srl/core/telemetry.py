@@ -12,6 +12,20 @@ class Episode(NamedTuple):
     length: int
 
 
+class EvaluatedVersion(NamedTuple):
+    """What a version of a policy is worth, and where its weights are kept."""
+
+    policy: str
+    version: int
+    eval_return: float
+    eval_std: float
+    eval_episodes: int
+    created: float
+    """Unix time."""
+    sha256: str
+    file: str
+
+
 class _Timer:
     """Adds the time spent inside a `with` to one name."""
 
@@ -30,13 +44,14 @@ class _Timer:
 
 
 class Telemetry:
-    """Counters and seconds grow for ever; episodes and updates are handed over once."""
+    """Counters and seconds grow for ever; the rest is handed over once."""
 
     def __init__(self) -> None:
         self.counters: dict[str, int] = defaultdict(int)
         self.seconds: dict[str, float] = defaultdict(float)
         self.episodes: list[Episode] = []
         self.updates: list[dict[str, float]] = []
+        self.evaluations: list[EvaluatedVersion] = []
         self._timers: dict[str, _Timer] = {}
 
     def time(self, name: str) -> _Timer:
@@ -55,3 +70,8 @@ class Telemetry:
         """Metrics of the batches learned since the last call."""
         updates, self.updates = self.updates, []
         return updates
+
+    def take_evaluations(self) -> list[EvaluatedVersion]:
+        """Versions evaluated since the last call."""
+        evaluations, self.evaluations = self.evaluations, []
+        return evaluations

@@ -5,6 +5,8 @@
 """
 
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -25,11 +27,12 @@ from srl.core.streams import (
 )
 from srl.core.worker import Worker
 from srl.launch.config import decode_algorithm
-from srl.launch.env_factory import make_env
+from srl.launch.env_factory import evaluation_env, evaluation_lanes, make_env
 from srl.launch.plan import Plan, RoutePlan, WorkerPlan
 from srl.learning.staging import Staging, StagingThread
 from srl.learning.staleness import Gate
 from srl.rollout.lanes import RouteEnds
+from srl.rollout.match import Player
 from srl.streams.inference.inline import InlineInference
 from srl.streams.inference.shm import ShmInferenceClient, ShmInferenceServer
 from srl.streams.parameters.inline import InlineParameters
@@ -212,6 +215,8 @@ def build_worker(plan: Plan, name: str, connector: Connector) -> Worker:
         return _build_actor(plan, worker, connector)
     if worker.kind == "policy":
         return _build_policy(plan, worker, connector)
+    if worker.kind == "evaluator":
+        return _build_evaluator(plan, worker, connector)
     return _build_trainer(plan, worker, connector)
 
 
@@ -227,7 +232,7 @@ def inline_inference(
 
 def worker_seed(plan: Plan, kind: str, index: int) -> int:
     """A seed of its own for every worker of a run."""
-    return plan.seed(("trainer", "policy", "actor").index(kind), index)
+    return plan.seed(("trainer", "policy", "actor", "evaluator").index(kind), index)
 
 
 def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
@@ -271,6 +276,31 @@ def _build_policy(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worke
     )
     server = connector.server(route, worker.index)
     return PolicyWorker(worker.name, policy, server, connector.subscriber(route))
+
+
+def _build_evaluator(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
+    from srl.workers.evaluator import Evaluator
+
+    wanted = plan.experiment["evaluation"]
+    num_envs, per_lane = evaluation_lanes(wanted["episodes"])
+    config = msgspec.convert(plan.experiment["env"], EnvConfig)
+    algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
+    seed = worker_seed(plan, "evaluator", worker.index)
+    sets = tuple(route.agents for route in plan.routes)
+    players = []
+    for route in plan.routes:
+        agent = route.agent_spec()
+        policy = algorithm.make_policy(agent, seed=seed, device="cpu")
+        players.append(Player(route.policy, agent, policy, route.agents))
+    return Evaluator(
+        worker.name,
+        partial(evaluation_env, config, plan.experiment["seed"], num_envs, sets),
+        players,
+        {route.policy: connector.subscriber(route) for route in plan.routes},
+        episodes_per_lane=per_lane,
+        every=wanted["every"],
+        folder=Path(plan.folder) / "versions",
+    )
 
 
 def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:

@@ -15,8 +15,10 @@ from typing import Any, Protocol
 
 from srl.core.errors import SrlError
 from srl.core.experiment import Experiment
+from srl.core.telemetry import EvaluatedVersion
 from srl.launch.config import encode_experiment
-from srl.launch.evaluate import evaluate
+from srl.launch.evaluate import evaluate, players_of
+from srl.launch.evaluations import Evaluations
 from srl.launch.folder import RunFolder
 from srl.launch.inline import InlineLauncher
 from srl.launch.local import LocalLauncher
@@ -28,6 +30,7 @@ from srl.telemetry.sinks import JsonLines, Prometheus, Sink, TensorBoard, WandB
 from srl.telemetry.view import Silent, View
 from srl.transport.control import (
     Accounts,
+    Evaluated,
     Failure,
     Message,
     Ready,
@@ -37,6 +40,7 @@ from srl.transport.control import (
     Stopped,
 )
 from srl.transport.slots import Ledger
+from srl.workers.evaluator import keep_version
 from srl.workers.run import failure_of
 
 _POLL_SECONDS = 0.1
@@ -136,6 +140,8 @@ class Controller:
         self._eval_return: float | None = None
         self._contract: tuple[list[str], list[str]] = ([], [])
         self._sinks: list[Sink] = []
+        policies = [route.policy for route in plan.routes]
+        self._evaluations = Evaluations(folder, policies, keep=experiment.evaluation.keep)
         self._show_at = 0.0
         self._started = time.monotonic()
         self._ended: float | None = None
@@ -200,6 +206,9 @@ class Controller:
         rows = JsonLines(self._folder.metrics, up_to_version=version)
         self._sinks.append(rows)
         self._progress.catch_up(rows.last)
+        versions = None if self._checkpoint is None else self._checkpoint.manifest["versions"]
+        for note in self._evaluations.open(versions):
+            self._say(f"note: {note}")
         self._sinks.append(TensorBoard(self._folder.path / "tb"))
         metrics = self._experiment.metrics
         if metrics.prometheus_port is not None:
@@ -297,7 +306,9 @@ class Controller:
                     message.worker, message.counters, message.seconds, message.episodes
                 )
                 for update in message.updates:
-                    self._write_row(self._progress.on_update(update))
+                    self._learned(message.worker, self._progress.on_update(update))
+            elif isinstance(message, Evaluated):
+                self._on_evaluated(message.result)
             elif isinstance(message, Ready):
                 self._waiting_for.discard(message.worker)
                 self._folder.write(f"logs/{message.worker}.json", _ready_facts(message))
@@ -323,6 +334,25 @@ class Controller:
                 self._say(failure.traceback)
             self._say(f"(kept in {path})")
 
+    def _learned(self, worker: str, row: Mapping[str, Any]) -> None:
+        policy = self._plan.worker(worker).policy
+        self._evaluations.learned(policy, row["version"], row["env_steps"], self._seconds())
+        self._write_row(row)
+
+    def _on_evaluated(self, found: EvaluatedVersion) -> None:
+        """Keep what a version is worth; say so where none was better."""
+        row = self._evaluations.take(found, self._progress.total("env_steps"), self._seconds())
+        if row is None:
+            return
+        for sink in self._sinks:
+            sink.write_evaluation(row)
+        if self._evaluations.best[found.policy].version == found.version:
+            of = f" of {found.policy}" if len(self._plan.routes) > 1 else ""
+            self._say(
+                f"version {found.version}{of} is the best so far: return {found.eval_return:.1f} "
+                f"± {found.eval_std:.1f} over {found.eval_episodes} episodes"
+            )
+
     def _write_row(self, row: Mapping[str, Any]) -> None:
         seconds = self._seconds()
         clock = {
@@ -340,6 +370,7 @@ class Controller:
                 sink.show(state)
 
     def _close_sinks(self) -> None:
+        self._evaluations.close()
         state = self._summary()
         while self._sinks:
             with contextlib.suppress(OSError):  # a full disk: the others still close
@@ -362,10 +393,11 @@ class Controller:
 
         try:
             checkpoint = read_checkpoint(latest_checkpoint(self._folder.checkpoints))
+            players = players_of(self._experiment, self._plan, checkpoint)
             result = evaluate(
                 self._experiment,
                 self._plan,
-                checkpoint,
+                players,
                 episodes=wanted.episodes,
                 seconds=wanted.seconds,
                 on_step=on_step,
@@ -375,6 +407,11 @@ class Controller:
             self._status, self._reason = "failed", f"evaluator-0: {error}"
             return
         self._eval_return = result.mean
+        if result.is_complete:
+            for player in players:
+                returns = result.by_policy[player.name]
+                version = int(checkpoint.manifest["versions"][player.name])
+                self._on_evaluated(keep_version(self._folder.versions, player, version, returns))
         if interrupts.is_set:
             during = f"{self._interrupted(interrupts)} during the final evaluation"
             self._status, self._reason = "interrupted", during
@@ -440,6 +477,7 @@ class Controller:
             "episodes": progress.episodes,
             "mean_return": progress.mean_return,
             "eval_return": self._eval_return,
+            **self._evaluations.summary(),
             "staleness_mean": progress.staleness_mean,
             "staleness_max": progress.staleness_max,
             **{f"blocks_{name}": n for name, n in asdict(ledger).items()},

@@ -11,6 +11,8 @@ from srl.core.experiment import EnvConfig
 from srl.core.names import load_object, nearest
 
 Sets = tuple[tuple[int, ...], ...] | None
+_FIRST_ENV = 1_000_000  # seeds that no actor uses
+_LANES = 20
 
 
 def make_env(config: EnvConfig, seed: int, *, num_envs: int, first_env: int, sets: Sets) -> Env:
@@ -37,6 +39,17 @@ def make_env(config: EnvConfig, seed: int, *, num_envs: int, first_env: int, set
         )
     factory: EnvFactory = load_object(catalog.ENVS[family])()
     return factory.make_batch(replace(request, name=name))
+
+
+def evaluation_lanes(episodes: int) -> tuple[int, int]:
+    """How many envs play that many episodes, and how many each of them."""
+    num_envs = max(n for n in range(1, _LANES + 1) if episodes % n == 0)
+    return num_envs, episodes // num_envs
+
+
+def evaluation_env(config: EnvConfig, seed: int, num_envs: int, sets: Sets) -> Env:
+    """The envs of an evaluation: those of one seed begin with the same episodes each time."""
+    return make_env(config, seed, num_envs=num_envs, first_env=_FIRST_ENV, sets=sets)
 
 
 def env_spec(config: EnvConfig) -> EnvSpec:

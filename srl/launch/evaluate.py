@@ -1,7 +1,7 @@
-"""Plays a checkpoint's policy and says how well it does."""
+"""Plays a policy and says how well it does."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,24 +11,29 @@ import numpy as np
 from srl.core.algorithm import Learner, Policy
 from srl.core.arrays import subset
 from srl.core.collective import Alone
-from srl.core.errors import CheckpointError
+from srl.core.errors import CheckpointError, ConfigError
 from srl.core.experiment import Experiment
-from srl.launch.env_factory import make_env
+from srl.core.spec import spec_of
+from srl.launch.env_factory import evaluation_env, evaluation_lanes
+from srl.launch.folder import RunFolder
 from srl.launch.plan import Plan, RoutePlan, worker_name
-from srl.learning.checkpoint import Checkpoint
-from srl.workers.evaluator import Evaluator
-
-_FIRST_ENV = 1_000_000  # seeds that no actor uses
-_LANES = 20
+from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
+from srl.learning.versions import LATEST, VersionStore
+from srl.rollout.match import Match, Player
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Raw returns of whole episodes played with the most likely actions."""
+    """Raw returns of whole episodes."""
 
-    returns: list[float]
+    by_policy: dict[str, list[float]]
     is_complete: bool
     """Whether every env played its share: otherwise long episodes are missing."""
+
+    @property
+    def returns(self) -> list[float]:
+        """Those of every policy."""
+        return [value for returns in self.by_policy.values() for value in returns]
 
     @property
     def mean(self) -> float | None:
@@ -48,21 +53,61 @@ def load_policy(experiment: Experiment[Any], route: RoutePlan, checkpoint: Check
     return learner.policy
 
 
+def load_version(
+    experiment: Experiment[Any], route: RoutePlan, store: VersionStore, version: str | int
+) -> Policy:
+    """A version that was kept, by number or tag, on the CPU."""
+    name = str(version)
+    if name.isascii() and name.isdigit():
+        found = store.get(route.policy, int(name))
+    else:
+        found = store.tagged(name, policy=route.policy)
+    weights = store.weights(found)
+    wanted = route.weights_spec()
+    difference = wanted.difference(spec_of({n: weights[n] for n in wanted.names if n in weights}))
+    if difference is not None:
+        raise CheckpointError(f"{store.folder / found.file} does not fit the policy: {difference}")
+    policy: Policy = experiment.algorithm.make_policy(route.agent_spec(), seed=0, device="cpu")
+    policy.load_weights(weights)
+    return policy
+
+
+def load_players(
+    experiment: Experiment[Any], plan: Plan, folder: RunFolder, version: str | int | None = None
+) -> list[Player]:
+    """The policies of a run: of its newest checkpoint, or a version that was kept."""
+    if version is None or version == LATEST:
+        return players_of(experiment, plan, read_checkpoint(latest_checkpoint(folder.checkpoints)))
+    store = VersionStore(folder.versions)
+    return [
+        _player(route, load_version(experiment, route, store, version)) for route in plan.routes
+    ]
+
+
+def players_of(experiment: Experiment[Any], plan: Plan, checkpoint: Checkpoint) -> list[Player]:
+    """The policies of a checkpoint."""
+    return [_player(r, load_policy(experiment, r, checkpoint)) for r in plan.routes]
+
+
+def _player(route: RoutePlan, policy: Policy) -> Player:
+    return Player(route.policy, route.agent_spec(), policy, route.agents)
+
+
 def evaluate(
     experiment: Experiment[Any],
     plan: Plan,
-    checkpoint: Checkpoint,
+    players: Sequence[Player],
     *,
     episodes: int,
     seconds: float,
     on_step: Callable[[int], bool] = lambda _: True,
 ) -> Evaluation:
-    """Play `episodes` episodes, the same number in each of up to 20 envs.
+    """Play `episodes` episodes, the same number in each of up to 20 envs, with likely actions.
 
     Args:
-        experiment: whose env and algorithm.
+        experiment: whose env.
         plan: its plan.
-        checkpoint: whose weights.
+        players: who plays.
         episodes: how many in all.
         seconds: when to give up.
         on_step: told the number of episodes played, after every step; False gives up.
@@ -70,30 +115,27 @@ def evaluate(
     Raises:
         EnvError: where the env does.
     """
-    num_envs = max(n for n in range(1, _LANES + 1) if episodes % n == 0)
+    if episodes < 1:
+        raise ConfigError(f"episodes must be at least 1, got {episodes}")
+    num_envs, per_lane = evaluation_lanes(episodes)
     sets = tuple(route.agents for route in plan.routes)
-    policies = [
-        (route.agent_spec(), load_policy(experiment, route, checkpoint), len(route.agents))
-        for route in plan.routes
-    ]
-    env = make_env(
-        experiment.env, experiment.seed, num_envs=num_envs, first_env=_FIRST_ENV, sets=sets
-    )
-    evaluator = Evaluator("evaluator-0", env, policies, episodes_per_lane=episodes // num_envs)
+    env = evaluation_env(experiment.env, experiment.seed, num_envs, sets)
+    match = Match(env, players, episodes_per_lane=per_lane)
     deadline = time.monotonic() + seconds
     try:
-        evaluator.open()
-        with _threads(experiment.threads):
-            while time.monotonic() < deadline and evaluator.step():
-                if not on_step(len(evaluator.returns())):
+        match.begin()
+        with limited_threads(experiment.threads):
+            while time.monotonic() < deadline and match.step():
+                played = sum(len(returns) for returns in match.returns().values())
+                if not on_step(played):
                     break
     finally:
-        evaluator.close()
-    return Evaluation(evaluator.returns(), evaluator.is_done)
+        env.close()
+    return Evaluation(match.returns(), match.is_done)
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def limited_threads(count: int) -> Iterator[None]:
     """Compute with `count` threads: small batches on all cores are slower, not faster."""
     import torch
 

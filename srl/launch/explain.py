@@ -24,6 +24,10 @@ def explain(experiment: Experiment[Any]) -> str:
         policies = experiment.policies
         lines.append(f"  {policies.count} x policy   on {policies.device}")
     lines.append(f"  {len(plan.of_kind('trainer'))} x trainer  {_trainers(experiment)}")
+    if evaluators := plan.of_kind("evaluator"):
+        wanted = experiment.evaluation
+        often = "the newest version" if wanted.every == 1 else f"a version every {wanted.every}"
+        lines.append(f"  {len(evaluators)} x evaluator  {wanted.episodes} episodes of {often}")
     lines += ["", "streams", *(f"  {edge}" for edge in plan.edges())]
     for route in plan.routes:
         layout = route.layout()

@@ -14,7 +14,7 @@ from srl.telemetry.sinks import read_rows
 
 
 class RunFolder:
-    """`config.json`, `summary.json`, `metrics.jsonl`, `tb/`, `checkpoints/`, `logs/`, `errors/`."""
+    """JSON files and their lines, `tb/`, `checkpoints/`, `versions/`, `logs/`, `errors/`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,6 +74,16 @@ class RunFolder:
         """One JSON object a learned batch."""
         return self.path / "metrics.jsonl"
 
+    @property
+    def evaluations(self) -> Path:
+        """One JSON object an evaluated version."""
+        return self.path / "evaluations.jsonl"
+
+    @property
+    def versions(self) -> Path:
+        """Where evaluated versions are kept."""
+        return self.path / "versions"
+
     def read(self, name: str) -> dict[str, Any]:
         """A JSON file of the run."""
         try:
@@ -92,9 +102,11 @@ class RunFolder:
         aside.replace(path)
 
     def remove_unfinished(self) -> None:
-        """Remove checkpoints that were never finished."""
+        """Remove checkpoints and versions that were never finished."""
         for path in self.checkpoints.glob(".*.writing"):
             shutil.rmtree(path, ignore_errors=True)
+        for path in self.versions.glob(".*.writing"):
+            path.unlink(missing_ok=True)
 
     @property
     def is_running(self) -> bool:

@@ -18,7 +18,7 @@ from srl.launch.connect import InlineConnector, build_worker
 from srl.launch.plan import Plan
 from srl.learning.checkpoint import Checkpoint, write_part
 from srl.transport.control import Accounts, Message, Ready, Save, Saved, Stopped
-from srl.workers.run import failure_of, report_of
+from srl.workers.run import evaluations_of, failure_of, report_of
 
 
 class InlineLauncher:
@@ -33,7 +33,7 @@ class InlineLauncher:
         self._plan = plan
         self._is_interrupted = is_interrupted
         self._connector = InlineConnector(plan)
-        names = [w.name for kind in ("actor", "trainer") for w in plan.of_kind(kind)]
+        names = [w.name for kind in ("actor", "trainer", "evaluator") for w in plan.of_kind(kind)]
         self._workers: list[Worker] = []
         for name in names:
             self._workers.append(build_worker(plan, name, self._connector))
@@ -113,6 +113,7 @@ class InlineLauncher:
             except Exception as error:  # noqa: BLE001 - reported like that of a process
                 self._messages.append(failure_of(worker.name, error))
                 return
+            self._messages += evaluations_of(worker)
         if any(trainer.telemetry.updates for trainer in self._trainers):
             reports = [report_of(worker) for worker in self._workers]
             self._reported = {report.worker: report.counters for report in reports}

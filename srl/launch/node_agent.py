@@ -42,9 +42,9 @@ log = logging.getLogger(__name__)
 
 _POLL_MILLISECONDS = 200
 _ACCOUNTS_SECONDS = 1.0
-_STOP_ORDER = ("actor", "policy", "trainer")
+_STOP_ORDER = ("evaluator", "actor", "policy", "trainer")
 """Reverse to the dataflow: who sends stops before who receives."""
-_GRACE_SECONDS = {"actor": 2.0, "policy": 2.0, "trainer": 5.0}
+_GRACE_SECONDS = {"evaluator": 2.0, "actor": 2.0, "policy": 2.0, "trainer": 5.0}
 _SAVE_GRACE_SECONDS = 60.0
 _ALONE_GRACE_SECONDS = 1.0
 """Where the controller is gone."""

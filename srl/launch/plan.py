@@ -102,6 +102,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Trainers a policy."""
     restarted_at: int = 0
     """Version at which actors begin anew in a resumed run: they then draw other numbers."""
+    folder: str = ""
+    """The run folder, where there is one."""
 
     def route(self, policy: str) -> RoutePlan:
         """The route of a policy."""
@@ -179,6 +181,8 @@ class Plan(msgspec.Struct, frozen=True):
                 lines.append(f"actors == inference/{p} (shm) ==> policy workers {p}")
                 lines.append(f"trainer {p} -- parameters/{p} (shm) --> policy workers {p}")
             lines.append(f"actors -- samples/{p} ({self.samples}) --> trainer {p}")
+            if self.of_kind("evaluator"):
+                lines.append(f"trainer {p} -- parameters/{p} ({self.samples}) --> evaluator")
         return lines
 
 
@@ -310,6 +314,10 @@ def _plan_workers(experiment: Experiment[Any], policies: Sequence[str]) -> list[
             ]
     workers += [
         WorkerPlan(worker_name("actor", "", i), "actor", i) for i in range(experiment.actors.count)
+    ]
+    workers += [
+        WorkerPlan(worker_name("evaluator", "", i), "evaluator", i)
+        for i in range(experiment.evaluation.count)
     ]
     return workers
 

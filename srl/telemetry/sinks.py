@@ -1,7 +1,8 @@
 """Where metrics go: JSON lines for programs, TensorBoard, Prometheus and W&B for people.
 
-Every sink is told the same two things: a row for each learned batch, and now and then the state of
-the whole run (the facts of `summary.json`). Each keeps what it has a use for.
+Every sink is told the same three things: a row for each learned batch, one for each evaluated
+version, and now and then the state of the whole run (the facts of `summary.json`). Each keeps what
+it has a use for.
 """
 
 import importlib
@@ -28,6 +29,10 @@ class Sink(Protocol):
 
     def write(self, row: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
         """Take one learned batch; all that depends on the clock is in `clock`."""
+        ...
+
+    def write_evaluation(self, row: Mapping[str, Any]) -> None:
+        """Take one evaluated version."""
         ...
 
     def show(self, state: Mapping[str, Any]) -> None:
@@ -73,6 +78,9 @@ class JsonLines:
         self._file.write(json.dumps({**row, "time": clock}) + "\n")
         self._file.flush()
 
+    def write_evaluation(self, row: Mapping[str, Any]) -> None:
+        """Nothing: evaluations have a file of their own."""
+
     def show(self, state: Mapping[str, Any]) -> None:
         """Nothing: the state at the end is in summary.json."""
 
@@ -102,14 +110,18 @@ class TensorBoard:
 
     def write(self, row: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
         """Write the numbers of one row."""
+        self._write(_numbers(row, clock), int(row["env_steps"]))
+
+    def write_evaluation(self, row: Mapping[str, Any]) -> None:
+        """Write the numbers of one evaluation."""
+        self._write(_evaluation_numbers(row), int(row["env_steps"]))
+
+    def _write(self, numbers: Mapping[str, float], step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue] - generated
         from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue] - generated
 
-        values = [
-            Summary.Value(tag=tag, simple_value=value)
-            for tag, value in _numbers(row, clock).items()
-        ]
-        event = Event(wall_time=time.time(), step=int(row["env_steps"]))
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
+        event = Event(wall_time=time.time(), step=step)
         event.summary.value.extend(values)
         self._writer.add_event(event)
 
@@ -127,6 +139,8 @@ class Prometheus:
     def __init__(self, port: int, experiment: str) -> None:
         """Open the endpoint; port 0 takes a free one. Raises ConfigError where it is in use."""
         self._experiment = experiment
+        self._evaluations: dict[str, Mapping[str, Any]] = {}
+        """Policy to its last one."""
         self._page = _Page()
         try:
             self._server = ThreadingHTTPServer((LOOPBACK, port), self._page.handler())
@@ -144,9 +158,13 @@ class Prometheus:
     def write(self, row: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
         """Nothing: a scraper asks for the state."""
 
+    def write_evaluation(self, row: Mapping[str, Any]) -> None:
+        """Keep it for the page."""
+        self._evaluations[str(row["policy"])] = row
+
     def show(self, state: Mapping[str, Any]) -> None:
         """Put this state on the page."""
-        self._page.text = exposition(state, self._experiment)
+        self._page.text = exposition(state, self._experiment, self._evaluations)
 
     def close(self) -> None:
         """Close the endpoint."""
@@ -213,6 +231,10 @@ class WandB:
         """Log the numbers of one row."""
         self._run.log(_numbers(row, clock))
 
+    def write_evaluation(self, row: Mapping[str, Any]) -> None:
+        """Log the numbers of one evaluation, at the env steps of its version."""
+        self._run.log(_evaluation_numbers(row) | {"train/env_steps": row["env_steps"]})
+
     def show(self, state: Mapping[str, Any]) -> None:
         """Keep the state as the run's summary."""
         self._run.summary.update({k: v for k, v in state.items() if k != "time_split"})
@@ -240,14 +262,28 @@ _GAUGES = {
 }
 
 
-def exposition(state: Mapping[str, Any], experiment: str) -> str:
-    """The numbers of a run's state in Prometheus' text format."""
+_EVALUATION_GAUGES = {
+    "eval_return": "Mean raw return of the newest evaluation.",
+    "eval_version": "Version of the parameters of the newest evaluation.",
+}
+
+
+def exposition(
+    state: Mapping[str, Any], experiment: str, evaluations: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """The numbers of a run's state, and each policy's last evaluation, in Prometheus' text format."""
     run = {"experiment": experiment}
     lines = []
     for name, words in _TOTALS.items():
         lines += _metric(f"srl_{name}_total", "counter", words, [(run, state.get(name))])
     for name, words in _GAUGES.items():
         lines += _metric(f"srl_{name}", "gauge", words, [(run, state.get(name))])
+    for name, words in _EVALUATION_GAUGES.items():
+        samples = [
+            (run | {"policy": policy}, row[name if name in row else "version"])
+            for policy, row in evaluations.items()
+        ]
+        lines += _metric(f"srl_{name}", "gauge", words, samples)
     ledger = {k.removeprefix("blocks_"): v for k, v in state.items() if k.startswith("blocks_")}
     blocks = [(run | {"state": name}, value) for name, value in ledger.items()]
     lines += _metric("srl_blocks", "gauge", "The ledger: what became of every block.", blocks)
@@ -282,6 +318,13 @@ def _numbers(row: Mapping[str, Any], clock: Mapping[str, Any]) -> dict[str, floa
     """What is a number of a row, by the names charts have."""
     named = {f"train/{k}": v for k, v in row.items()} | {f"time/{k}": v for k, v in clock.items()}
     return {name: float(value) for name, value in named.items() if _is_number(value)}
+
+
+def _evaluation_numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """What is a number of an evaluation, by the names charts have: `eval/return`."""
+    place = "eval" if row["policy"] == "main" else f"eval/{row['policy']}"
+    named = {k.removeprefix("eval_"): v for k, v in row.items() if k != "env_steps"}
+    return {f"{place}/{k}": float(v) for k, v in named.items() if _is_number(v)}
 
 
 def _is_number(value: Any) -> bool:

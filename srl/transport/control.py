@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from srl.core.errors import StreamError
+from srl.core.telemetry import EvaluatedVersion
 
 _LENGTH = struct.Struct("<I")
 _MAX_BYTES = 256 << 20
@@ -100,6 +101,13 @@ class Report(msgspec.Struct, tag=True):
     updates: list[dict[str, float]] = []
 
 
+class Evaluated(msgspec.Struct, tag=True):
+    """From an evaluator: it has played a version and kept its weights."""
+
+    worker: str
+    result: EvaluatedVersion
+
+
 class Failure(msgspec.Struct, tag=True):
     """A worker raised, or died without a word."""
 
@@ -123,7 +131,17 @@ class Stopped(msgspec.Struct, tag=True):
 
 
 Message = (
-    Configure | StartNode | Stop | Save | Saved | Ready | Report | Failure | Accounts | Stopped
+    Configure
+    | StartNode
+    | Stop
+    | Save
+    | Saved
+    | Ready
+    | Report
+    | Evaluated
+    | Failure
+    | Accounts
+    | Stopped
 )
 
 

@@ -1,115 +1,174 @@
-"""The evaluator: plays a fixed number of episodes a lane with given weights, and reports.
+"""The evaluator: plays pinned versions beside the training, keeps their weights, and reports."""
 
-A fixed number a lane, because the first N to finish would favour short episodes.
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from srl.core.algorithm import Policy
-from srl.core.arrays import Arrays
-from srl.core.block import Block, input_names, route_layout
-from srl.core.env import AgentSpec, Env
-from srl.core.telemetry import Telemetry
-from srl.rollout.episodes import Episodes
-
-
-class _Seat:
-    """The lanes of one route, in two rows that take turns: nobody wants their samples."""
-
-    def __init__(self, agent: AgentSpec, policy: Policy, num_envs: int, num_agents: int) -> None:
-        num_lanes = num_envs * num_agents
-        records = replace(policy.records, chunk=1, burn_in=0)
-        layout = route_layout(agent, records, rollout=1, lanes=num_lanes, envs=num_envs)
-        self.agent = agent
-        self.policy = policy
-        self.block = Block.allocate(layout)
-        self.carry = Block.allocate(replace(layout, rows=1))
-        self.episodes = Episodes(num_lanes)
-        self.returns: list[list[float]] = [[] for _ in range(num_lanes)]
-        self.inputs = input_names(agent, records)
-
-    def act(self) -> np.ndarray:
-        """Answer row 0; its actions, `[E, A, *shape]`."""
-        self.block.answer(self.policy.act_greedy(self.block.inputs(self.inputs, 0)), 0)
-        actions = self.block["action"][0]
-        return actions.reshape(self.block.layout.envs, -1, *actions.shape[1:])
-
-    def advance(self) -> None:
-        """Count what row 0 brought; row 1 becomes row 0."""
-        for lane, episode in self.episodes.observe(self.block, 0).items():
-            self.returns[lane].append(episode.agent_return)
-        self.carry.continue_from(self.block)
-        self.block.begin_with(self.carry)
+from srl.core.arrays import Arrays, subset
+from srl.core.env import Env
+from srl.core.streams import ParameterSubscriber
+from srl.core.telemetry import EvaluatedVersion, Telemetry
+from srl.learning.versions import Version, write_weights
+from srl.rollout.match import Match, Player
 
 
 class Evaluator:
-    """Steps one env batch until every lane has played its episodes.
+    """One match after another, each of the newest versions and over the same episodes.
 
-    reads: nothing; its policies are handed to it
-    writes: `returns`
+    reads: parameters
+    writes: weights it has played, in the run folder; what they are worth, in its telemetry
+    waits for: a version that is new enough
+    unblocked by: trainers
     """
 
-    waiting = "wait_for_nothing"
+    waiting = "wait_for_version"
 
     def __init__(
         self,
         name: str,
-        env: Env,
-        policies: Sequence[tuple[AgentSpec, Policy, int]],
+        make_env: Callable[[], Env],
+        players: Sequence[Player],
+        parameters: Mapping[str, ParameterSubscriber],
         *,
         episodes_per_lane: int,
+        every: int,
+        folder: Path,
     ) -> None:
-        """Play with `policies`: what the agents of each set see, their policy, and their number."""
+        """Evaluate `players`, whose weights come by the `parameters` of the same name."""
         self.name = name
         self.telemetry = Telemetry()
-        self._env = env
+        self._make_env = make_env
+        self._players = players
+        self._parameters = parameters
         self._episodes_per_lane = episodes_per_lane
-        num_envs = env.spec.num_envs
-        self._seats = [_Seat(agent, policy, num_envs, n) for agent, policy, n in policies]
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every lane has played its episodes."""
-        wanted = self._episodes_per_lane
-        return all(len(lane) >= wanted for seat in self._seats for lane in seat.returns)
-
-    def returns(self) -> list[float]:
-        """Raw returns of the episodes that count, over all lanes."""
-        wanted = self._episodes_per_lane
-        return [value for seat in self._seats for lane in seat.returns for value in lane[:wanted]]
+        self._every = every
+        self._folder = folder
+        self._match: Match | None = None
+        self._pinned = dict.fromkeys(parameters, -1)
+        """Versions that are played, or were played last."""
 
     def open(self) -> None:
-        """Begin the first episodes."""
-        self._env.reset([seat.block.observation_rows(seat.agent, 0) for seat in self._seats])
+        """Nothing to prepare: the first version may not be there yet."""
 
     def step(self) -> bool:
-        """Play one step in every env; False when all have played enough."""
-        if self.is_done:
-            return False
-        self._env.step(
-            [seat.act() for seat in self._seats],
-            [seat.block.outcome_rows(0) for seat in self._seats],
-            [seat.block.observation_rows(seat.agent, 1) for seat in self._seats],
-        )
-        for seat in self._seats:
-            seat.advance()
+        """Play one step; False while there is no version to play."""
+        if self._match is None:
+            if not self._is_due():
+                return False
+            self._pin()
+        match = self._begun()
+        with self.telemetry.time("play"):
+            match.step()
+        self.telemetry.counters["evaluation_steps"] += 1
+        if match.is_done:
+            with self.telemetry.time("keep"):
+                self._finish(match)
         return True
 
     def pollables(self) -> Sequence[Any]:
-        """Nothing to wait on."""
-        return ()
+        """Nothing to wait on: a version is a word in memory."""
+        return [p for stream in self._parameters.values() for p in stream.pollables()]
 
     def close(self) -> None:
-        """Close the env."""
-        self._env.close()
+        """Close the env and leave the streams."""
+        self._leave()
+        for stream in self._parameters.values():
+            stream.close()
 
     def save(self) -> Arrays:
-        """Evaluations start over."""
-        return {}
+        """Pinned versions with their weights, the env, and the episodes so far."""
+        state: Arrays = {f"pinned.{p}": np.array(v, np.int64) for p, v in self._pinned.items()}
+        if self._match is None:
+            return state
+        state["shape"] = self._shape(self._match)
+        state |= {f"match.{name}": array for name, array in self._match.save().items()}
+        for player in self._players:
+            weights, rest = player.policy.weights(), player.policy.save()
+            state |= {f"weights.{player.name}.{k}": np.array(v) for k, v in weights.items()}
+            state |= {f"policy.{player.name}.{k}": v for k, v in rest.items()}
+        return state
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Evaluations start over."""
+        """Take over what `save` returned; a match whose envs do not come back starts over."""
+        for policy in self._pinned:
+            self._pinned[policy] = int(state.get(f"pinned.{policy}", -1))
+        if "shape" not in state:
+            return
+        for player in self._players:
+            player.policy.load_weights(subset(state, f"weights.{player.name}."))
+            player.policy.load(subset(state, f"policy.{player.name}."))
+        match = self._match = Match(
+            self._make_env(), self._players, episodes_per_lane=self._episodes_per_lane
+        )
+        same = np.array_equal(state["shape"], self._shape(match))
+        if not (same and match.load(subset(state, "match."))):
+            self.telemetry.counters["evaluations_started_over"] += 1
+            self._begin()
+
+    def _is_due(self) -> bool:
+        """Whether every policy has a version, and one of them is new enough."""
+        latest = {policy: stream.latest() for policy, stream in self._parameters.items()}
+        return min(latest.values()) >= 0 and any(
+            self._pinned[policy] < 0 or version - self._pinned[policy] >= self._every
+            for policy, version in latest.items()
+        )
+
+    def _pin(self) -> None:
+        """Take over the newest versions and begin their match."""
+        with self.telemetry.time("fetch"):
+            for player in self._players:
+                if player.name in self._parameters:
+                    self._pinned[player.name], weights = self._parameters[player.name].fetch()
+                    player.policy.load_weights(weights)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin in envs of their own, so that every version plays the same episodes."""
+        self._leave()
+        with self.telemetry.time("env"):
+            env = self._make_env()
+            self._match = Match(env, self._players, episodes_per_lane=self._episodes_per_lane)
+            self._match.begin()
+
+    def _finish(self, match: Match) -> None:
+        """Keep every policy that counts, and say what it is worth."""
+        self._leave()
+        players = {player.name: player for player in self._players}
+        for policy, returns in match.returns().items():
+            self.telemetry.evaluations.append(
+                keep_version(self._folder, players[policy], self._pinned[policy], returns)
+            )
+        self.telemetry.counters["evaluations"] += 1
+
+    def _leave(self) -> None:
+        match, self._match = self._match, None
+        if match is not None:
+            match.env.close()
+
+    def _begun(self) -> Match:
+        if self._match is None:
+            raise AssertionError(f"{self.name} has no match")
+        return self._match
+
+    def _shape(self, match: Match) -> np.ndarray:
+        return np.array([match.env.spec.num_envs, self._episodes_per_lane], np.int64)
+
+
+def keep_version(
+    folder: Path, player: Player, version: int, returns: Sequence[float]
+) -> EvaluatedVersion:
+    """Write the weights that were played, and say what they are worth."""
+    kept = write_weights(
+        folder,
+        Version(
+            policy=player.name,
+            version=version,
+            eval_return=float(np.mean(returns)),
+            eval_std=float(np.std(returns)),
+            eval_episodes=len(returns),
+        ),
+        player.policy.weights(),
+    )
+    return EvaluatedVersion(**{name: getattr(kept, name) for name in EvaluatedVersion._fields})

@@ -33,6 +33,7 @@ from srl.transport.arena import Arena
 from srl.transport.control import (
     Channel,
     Configure,
+    Evaluated,
     Failure,
     Message,
     Ready,
@@ -85,7 +86,7 @@ def _run(
         try:
             _loop(worker, channel, lambda: _ledgers(plan, configure.worker, buffers))
         finally:
-            channel.send(report_of(worker))
+            _report(worker, channel)
     except Exception as error:  # noqa: BLE001 - before `close`, where a rank waits for the others
         return _fail(configure.worker, error, channel)
     finally:
@@ -118,6 +119,16 @@ def report_of(worker: Worker) -> Report:
         episodes=[(e.agent_return, e.length) for e in worker.telemetry.take_episodes()],
         updates=worker.telemetry.take_updates(),
     )
+
+
+def evaluations_of(worker: Worker) -> list[Evaluated]:
+    """What the worker has evaluated since it was last asked."""
+    return [Evaluated(worker.name, result) for result in worker.telemetry.take_evaluations()]
+
+
+def _report(worker: Worker, channel: Channel) -> None:
+    for message in (report_of(worker), *evaluations_of(worker)):
+        channel.send(message)
 
 
 def _wait_for_configure(channel: Channel) -> Configure:
@@ -189,7 +200,7 @@ def _loop(worker: Worker, channel: Channel, ledgers: Callable[[], Ledgers]) -> N
         now = time.monotonic()
         if now >= report_at:
             report_at = now + _REPORT_SECONDS
-            channel.send(report_of(worker))
+            _report(worker, channel)
             if _is_over(worker, channel, ledgers):
                 break
         if not moved:

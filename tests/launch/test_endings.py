@@ -57,6 +57,18 @@ def test_env_that_fails_in_the_evaluation_fails_the_run(tmp_path, capfd, fault):
     assert capfd.readouterr().err.count("evaluator-0 failed") == 1
 
 
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_env_that_fails_beside_the_training_fails_the_run(start_run, launcher):
+    words = ["--launcher", launcher, "--evaluation.count", "1", "--stop.env-steps", "100000000"]
+    run = start_run(FAULTY, *words, "--env.options", '{"fault": "evaluation"}')
+    assert run.wait() == 3
+    assert run.summary["status"] == "failed"
+    assert run.summary["reason"].startswith("evaluator-0: env")
+    assert "env 1000000 of the run" in run.summary["reason"]
+    assert (run.folder / "errors" / "evaluator-0.txt").exists()
+    run.assert_nothing_left()
+
+
 def test_evaluation_that_is_not_complete_has_no_return(tmp_path):
     code, summary = faulty_later(tmp_path, "none", "--evaluation.seconds", "0")
     assert code == 0

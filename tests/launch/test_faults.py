@@ -22,11 +22,13 @@ def moments() -> random.Random:
     return random.Random(seed)
 
 
-@pytest.mark.parametrize("victim", ["actor-0", "policy-0", "trainer-0", "node-agent"])
+@pytest.mark.parametrize(
+    "victim", ["actor-0", "policy-0", "trainer-0", "evaluator-0", "node-agent"]
+)
 def test_run_fails_when_one_process_is_killed(
     victim: str, auditing: str, start_run: Any, moments: random.Random, assert_ledger_adds_up: Any
 ) -> None:
-    run = start_run(auditing, *LONG)
+    run = start_run(auditing, *LONG, "--evaluation.count", "1")
     run.wait_for_rows(3)
     time.sleep(moments.uniform(0, 0.5))
 

@@ -7,7 +7,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 
 import srl
 from srl.learning.checkpoint import latest_checkpoint, list_checkpoints, read_checkpoint
+from srl.learning.versions import VersionStore
 
 COMMON = {"launcher": "inline", "checkpoint__seconds": 1000.0}
 TOY = {"stop__env_steps": 6_000, "algorithm__hidden": (8,)}
@@ -47,6 +50,27 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "algorithm__normalise_returns": True,
             "algorithm__learning_rate_schedule": "linear",
         },
+    ),
+    "identity, evaluator": (
+        "auditing",
+        TOY | {"seed": 8, "evaluation__count": 1, "evaluation__episodes": 8},
+    ),
+    "chain, evaluator, every third": (
+        "auditing",
+        TOY
+        | {
+            "seed": 9,
+            "env__name": "srl.envs.toy:Chain",
+            "env__options": '{"agents": 2}',
+            "evaluation__count": 1,
+            "evaluation__episodes": 40,
+            "evaluation__every": 3,
+            "evaluation__keep": 2,
+        },
+    ),
+    "cartpole, evaluator": (
+        "cartpole",
+        CARTPOLE | {"seed": 10, "evaluation__count": 1, "evaluation__episodes": 5},
     ),
     "cartpole, staleness 0": ("cartpole", CARTPOLE | {"seed": 6, "max_staleness": 0}),
     "cartpole, staleness 1": ("cartpole", CARTPOLE | {"seed": 7, "stop__env_steps": 10_000}),
@@ -84,8 +108,8 @@ def as_typed(case: str) -> list[str]:
     return words
 
 
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+def metrics(folder: Path, file: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / file).read_text().splitlines()]
     return [{name: value for name, value in row.items() if name != "time"} for row in rows]
 
 
@@ -94,9 +118,19 @@ def summary(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if name not in CLOCKS}
 
 
+def kept(folder: Path) -> tuple[list[Any], dict[str, int]]:
+    """Every version kept, without its clocks, and the tags."""
+    store = VersionStore(folder / "versions")
+    found = [replace(v, created=0.0, seconds=0.0) for v in store.newest("main", 1000)]
+    assert {v.file for v in found} == {p.name for p in store.folder.glob("*.safetensors")}
+    return found, store.tags("main")
+
+
 def assert_same(one: Path, other: Path) -> None:
-    """Every array of the last checkpoints, every metric and every counter are equal."""
+    """Every array of the last checkpoints, every metric, version and counter are equal."""
     assert metrics(one) == metrics(other)
+    assert metrics(one, "evaluations.jsonl") == metrics(other, "evaluations.jsonl")
+    assert kept(one) == kept(other)
     assert summary(one) == summary(other)
     first, second = (read_checkpoint(latest_checkpoint(f / "checkpoints")) for f in (one, other))
     assert first.sections.keys() == second.sections.keys()
@@ -138,6 +172,28 @@ def test_run_with_another_seed_differs(reference: Any, auditing: str, tmp_path: 
     other = train(case, auditing, tmp_path / "run", seed=99)
 
     assert metrics(reference(case)) != metrics(other)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "evaluator" in case])
+def test_evaluator_changes_nothing_but_its_own(
+    case: str, reference: Any, auditing: str, tmp_path: Path
+) -> None:
+    without = train(case, auditing, tmp_path / "run", evaluation__count=0)
+
+    rows = metrics(reference(case), "evaluations.jsonl")
+    versions = [row["version"] for row in rows]
+    assert len(rows) > 2, "the final evaluation alone"
+    assert versions == sorted(set(versions))
+    every = CASES[case][1].get("evaluation__every", 1)
+    apart = pairwise(versions[:-1])  # the last one is the final evaluation
+    assert all(later - earlier >= every for earlier, later in apart)
+    assert metrics(reference(case)) == metrics(without)
+    mine, theirs = summary(reference(case)), summary(without)
+    assert mine.pop("best")["eval_return"] == max(row["eval_return"] for row in rows)
+    assert theirs.pop("best") == {k: rows[-1][k] for k in ("version", "eval_return")}
+    assert mine == theirs
+    steps = {row["version"]: row["env_steps"] for row in metrics(without)} | {0: 0}
+    assert [row["env_steps"] for row in rows] == [steps[version] for version in versions]
 
 
 @every_case
@@ -200,7 +256,7 @@ def test_process_interrupted_by_ctrl_c_and_resumed_is_the_same(
     assert_same(reference(case), run.folder)
 
 
-@pytest.mark.parametrize("case", ["identity, staleness 1"])
+@pytest.mark.parametrize("case", ["identity, staleness 1", "identity, evaluator"])
 def test_process_killed_after_a_checkpoint_and_resumed_is_the_same(
     case: str, reference: Any, auditing: str, start_run: Any, wait_until: Any
 ) -> None:

@@ -85,7 +85,9 @@ def test_wandb_gets_a_row_a_batch(
     run = srl.train(
         auditing, launcher="inline", out=out, stop__env_steps=2000, metrics__wandb="project"
     )
-    assert [row["train/version"] for row in logged] == list(range(1, run.summary["version"] + 1))
+    *rows, evaluated = logged
+    assert [row["train/version"] for row in rows] == list(range(1, run.summary["version"] + 1))
+    assert evaluated["eval/return"] == run.summary["eval_return"]
     assert summary["status"] == "completed"
     assert summary["eval_return"] == run.summary["eval_return"]
     assert summary["finished"]

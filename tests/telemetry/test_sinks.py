@@ -29,6 +29,14 @@ STATE = {
     "blocks_lost": 1,
     "time_split": {"actor": {"env_step": 1.5, "wait_for_action": 0.25}},
 }
+EVALUATION = {
+    "policy": "main",
+    "version": 5,
+    "env_steps": 50,
+    "eval_return": 9.5,
+    "eval_std": 0.5,
+    "eval_episodes": 20,
+}
 
 
 def row(version):
@@ -38,6 +46,7 @@ def row(version):
 def test_json_lines_keep_the_clock_apart(tmp_path):
     sink = JsonLines(tmp_path / "m.jsonl", up_to_version=None)
     sink.write(row(1), {"seconds": 1.5})
+    sink.write_evaluation(EVALUATION)  # has a file of its own
     sink.show(STATE)
     sink.close()
     assert json.loads((tmp_path / "m.jsonl").read_text()) == {**row(1), "time": {"seconds": 1.5}}
@@ -63,16 +72,19 @@ def test_tensorboard_files_hold_the_scalars(tmp_path):
 
     sink = TensorBoard(tmp_path)
     sink.write({**row(2), "mean_return": 7.5}, {"seconds": 3.0})
+    sink.write_evaluation(EVALUATION)
     sink.show(STATE)
     sink.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     (scalar,) = events.Scalars("train/mean_return")
     assert (scalar.step, scalar.value) == (20, 7.5)
+    (scalar,) = events.Scalars("eval/return")
+    assert (scalar.step, scalar.value) == (50, 9.5)
 
 
 def test_exposition_has_a_line_for_every_number():
-    lines = exposition(STATE, "cartpole").splitlines()
+    lines = exposition(STATE, "cartpole", {"main": EVALUATION}).splitlines()
     for line in (
         "# TYPE srl_env_steps_total counter",
         'srl_env_steps_total{experiment="cartpole"} 1200.0',
@@ -80,6 +92,8 @@ def test_exposition_has_a_line_for_every_number():
         'srl_staleness_mean{experiment="cartpole"} 0.5',
         'srl_blocks{experiment="cartpole",state="sent"} 12.0',
         'srl_blocks{experiment="cartpole",state="lost"} 1.0',
+        'srl_eval_return{experiment="cartpole",policy="main"} 9.5',
+        'srl_eval_version{experiment="cartpole",policy="main"} 5.0',
         'srl_worker_seconds_total{experiment="cartpole",worker="actor",part="env_step"} 1.5',
     ):
         assert line in lines
@@ -87,7 +101,7 @@ def test_exposition_has_a_line_for_every_number():
 
 
 def test_exposition_escapes_labels():
-    text = exposition({"version": 1}, 'a"b\\c\nd')
+    text = exposition({"version": 1}, 'a"b\\c\nd', {})
     assert 'srl_version{experiment="a\\"b\\\\c\\nd"} 1.0' in text
 
 
@@ -97,10 +111,13 @@ def test_prometheus_endpoint_shows_the_last_state():
         assert sink.address.startswith(f"http://{LOOPBACK}:")
         sink.write(row(1), {})
         sink.show(STATE)
+        sink.write_evaluation({**EVALUATION, "policy": "red"})
         sink.show({**STATE, "version": 8})
         with urllib.request.urlopen(sink.address, timeout=5) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            assert 'srl_version{experiment="cartpole"} 8.0' in answer.read().decode()
+            page = answer.read().decode()
+        assert 'srl_version{experiment="cartpole"} 8.0' in page
+        assert 'srl_eval_return{experiment="cartpole",policy="red"} 9.5' in page
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(sink.address.replace("/metrics", "/"), timeout=5)
         assert refused.value.code == 404
@@ -170,6 +187,7 @@ def wandb(monkeypatch):
 def test_wandb_gets_rows_and_state(wandb, tmp_path):
     sink = WandB("project", tmp_path, {"name": "cartpole", "seed": 3})
     sink.write({**row(2), "mean_return": 7.5}, {"seconds": 3.0})
+    sink.write_evaluation(EVALUATION)
     sink.show(STATE)
     sink.close()
     (run,) = wandb.runs
@@ -178,7 +196,14 @@ def test_wandb_gets_rows_and_state(wandb, tmp_path):
     assert run.arguments["config"] == {"name": "cartpole", "seed": 3}
     assert run.axes == {"*": "train/env_steps"}
     assert run.logged == [
-        {"train/version": 2, "train/env_steps": 20, "train/mean_return": 7.5, "time/seconds": 3.0}
+        {"train/version": 2, "train/env_steps": 20, "train/mean_return": 7.5, "time/seconds": 3.0},
+        {
+            "eval/version": 5,
+            "eval/return": 9.5,
+            "eval/std": 0.5,
+            "eval/episodes": 20,
+            "train/env_steps": 50,
+        },
     ]
     assert run.summary["blocks_sent"] == 12
     assert "time_split" not in run.summary

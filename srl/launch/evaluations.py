@@ -1,0 +1,93 @@
+"""What the evaluations of a run have found: evaluations.jsonl, the versions kept, the best."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from srl.core.telemetry import EvaluatedVersion
+from srl.launch.folder import RunFolder
+from srl.learning.versions import BEST, Version, VersionStore
+from srl.telemetry.sinks import JsonLines, read_rows
+
+_SHOWN = ("policy", "version", "env_steps", "eval_return", "eval_std", "eval_episodes")
+
+
+class Evaluations:
+    """The controller's account: the only writer of the file and of the index of versions."""
+
+    def __init__(self, folder: RunFolder, policies: Sequence[str], *, keep: int) -> None:
+        self.store = VersionStore(folder.versions)
+        self._folder = folder
+        self._keep = keep
+        self._learned: dict[str, dict[int, tuple[int, float]]] = {p: {} for p in policies}
+        """Policy to version to the env steps and seconds it was learned at."""
+        self._known: set[tuple[str, int]] = set()
+        self._rows: JsonLines | None = None
+        self.best: dict[str, Version] = {}
+        """Policy to the version of the highest return."""
+
+    def open(self, restarted_at: Mapping[str, int] | None) -> list[str]:
+        """Go on from what is there, up to the versions a resumed run begins at; notes, in words."""
+        path = self._folder.evaluations
+        newest = None if restarted_at is None else max(restarted_at.values())
+        self._rows = JsonLines(path, up_to_version=newest)
+        self._known = {(str(row["policy"]), int(row["version"])) for row in read_rows(path)}
+        notes = self.store.repair()
+        if restarted_at is None:
+            return notes
+        for row in read_rows(self._folder.metrics) if self._folder.metrics.is_file() else ():
+            for policy in self._learned:
+                self.learned(policy, row["version"], row["env_steps"], row["time"]["seconds"])
+        for policy in self.store.policies() if self.store.exists else ():
+            self.store.roll_back(policy, restarted_at.get(policy, 0))
+            if BEST in self.store.tags(policy):
+                self.best[policy] = self.store.tagged(BEST, policy=policy)
+        return notes
+
+    def learned(self, policy: str, version: int, env_steps: int, seconds: float) -> None:
+        """Remember when a version was learned, until it or a later one is evaluated."""
+        self._learned[policy][version] = (env_steps, seconds)
+
+    def take(
+        self, found: EvaluatedVersion, env_steps: int, seconds: float
+    ) -> dict[str, Any] | None:
+        """Index and tag a version that was played; its row, None where it was there before.
+
+        Args:
+            found: the version, whose file is written.
+            env_steps: those of the run so far: taken where it is not known when it was learned.
+            seconds: the same of the run's time.
+        """
+        if found.version == 0:
+            env_steps, seconds = 0, 0.0
+        known = self._learned[found.policy]
+        env_steps, seconds = known.get(found.version, (env_steps, seconds))
+        for version in [v for v in known if v < found.version]:
+            del known[version]
+        whole = Version(**found._asdict(), env_steps=env_steps, seconds=seconds)
+        if self.store.add(whole):
+            self.best[found.policy] = whole
+        self.store.prune(found.policy, self._keep)
+        if (found.policy, found.version) in self._known:
+            return None
+        self._known.add((found.policy, found.version))
+        row = {name: getattr(whole, name) for name in _SHOWN}
+        if self._rows is not None:
+            self._rows.write(row, {"seconds": seconds})
+        return row
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says of them: nothing before the first."""
+        if not self.best:
+            return {}
+        best = {policy: _in_short(version) for policy, version in self.best.items()}
+        return {"best": next(iter(best.values())) if len(self._learned) == 1 else best}
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
+
+
+def _in_short(version: Version) -> Mapping[str, Any]:
+    return {"version": version.version, "eval_return": version.eval_return}
