@@ -12,7 +12,7 @@ from srl.api import find_experiment
 from srl.launch.explain import explain
 
 NEEDS = {"pong": "ale_py", "half-cheetah": "mujoco", "atari/breakout": "ale_py"}
-NEEDS |= {"envpool/Pong-v5": "envpool", "pettingzoo/butterfly.pistonball_v6": "pymunk"}
+NEEDS |= {"envpool/Pong-v5": "envpool", "pettingzoo/classic.rps_v2": "pygame"}
 """Recipes that need an extra, and the package by which it is known to be there."""
 
 RECIPES = [
@@ -48,14 +48,18 @@ def test_experiment_explains_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_experiment_runs_inline(name: str, tmp_path: Path) -> None:
-    batch = find_experiment(name).algorithm.batch_size
-    options = {"launcher": "inline", "stop__env_steps": 2 * batch, "out": str(tmp_path / "run")}
-    if name in NEEDS:
-        options["evaluation__episodes"] = 1  # they are slow
+    algorithm = find_experiment(name).algorithm
+    rollout, batch = algorithm.rollout, algorithm.batch_size
+    options = {"launcher": "inline", "out": str(tmp_path / "run")}
+    if name in NEEDS:  # they are slow, and a fresh policy may never end a game
+        rollout, batch = rollout // 8, batch // 8
+        options |= {"algorithm__rollout": rollout, "algorithm__batch_size": batch}
+        options |= {"evaluation__episodes": 0}
+    options["stop__env_steps"] = 2 * batch
     run = srl.train(name, **options)
     assert run.summary["status"] == "completed"
     assert run.summary["version"] >= 2
-    assert run.summary["eval_return"] is not None
+    assert run.summary["eval_return"] is not None or name in NEEDS
 
 
 def test_recipe_follows_the_env() -> None:
