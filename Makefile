@@ -3,6 +3,9 @@
 # make check   linters, types and import borders alone
 # make slow    the slower proofs: every topology, three seeds each
 # make learn   learning curves of every topology, three seeds each (resumable)
+# make learn-recall        memory or none on the toy that needs it (resumable)
+# make learn-half-cheetah  HalfCheetah-v5 by PPO at 1M steps, three seeds (resumable)
+# make learn-pong          Pong by PPO on a GPU host (resumable)
 # make bench   speed, side by side with a CleanRL-style script
 # make clean   remove what these made
 
@@ -11,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test check slow learn bench clean
+.PHONY: train test check slow learn learn-recall learn-half-cheetah learn-pong bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/srl train cartpole
@@ -31,6 +34,17 @@ slow: $(VENV)/.installed-dev
 
 learn: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/learn.py
+
+learn-recall: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/learn.py recall
+
+learn-half-cheetah: $(VENV)/.installed-dev
+	$(PIP) -e ".[mujoco]"
+	$(BIN)/python benchmarks/learn.py half-cheetah
+
+learn-pong: $(VENV)/.installed-dev
+	$(PIP) -e ".[atari]"
+	$(BIN)/python benchmarks/pong.py
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/first_look.py

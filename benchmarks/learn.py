@@ -1,8 +1,9 @@
-"""Learning curves: every topology on CartPole, three seeds each, and Acrobot.
+"""Learning curves, three seeds each: CartPole in every topology, Acrobot, and other sets of cases.
 
-Resumable: results accumulate in learn.json; a case that is there is not run again.
+Resumable: results accumulate in SET.json (the set without a name: learn.json); a case that is there is
+not run again.
 
-    python benchmarks/learn.py [--again]
+    python benchmarks/learn.py [recall|half-cheetah] [--again]
 """
 
 import argparse
@@ -14,9 +15,9 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "learn.json"
 SEEDS = (1, 2, 3)
-CASES = {
+RECALL = f"train {HERE}/recall.py:recall"
+LEARN = {
     "cartpole inline": "train cartpole --launcher inline",
     "cartpole local, inference inline": "train cartpole --launcher local --inference inline",
     "cartpole local, 1 policy worker": "train cartpole --launcher local --inference shm",
@@ -26,6 +27,16 @@ CASES = {
     "cartpole local, 2 actors": "train cartpole --launcher local --actors.count 2 --actors.envs 16",
     "acrobot local, inference inline": "train acrobot --launcher local",
 }
+SETS = {
+    "learn": LEARN,
+    "recall": {
+        "gru": f"{RECALL} --algorithm.memory gru",
+        "lstm": f"{RECALL} --algorithm.memory lstm",
+        "gru, burn-in of 8": f"{RECALL} --algorithm.memory gru --algorithm.burn-in 8",
+        "no memory": f"{RECALL} --algorithm.memory none",
+    },
+    "half-cheetah": {"half-cheetah": "train half-cheetah"},
+}
 
 
 def run(words: str, seed: int) -> dict:
@@ -33,7 +44,7 @@ def run(words: str, seed: int) -> dict:
         out = Path(folder) / "run"
         command = [sys.executable, "-m", "srl.cli", *words.split()]
         command += ["--seed", str(seed), "--out", str(out)]
-        code = subprocess.run(command, capture_output=True, timeout=900, check=False).returncode
+        code = subprocess.run(command, capture_output=True, timeout=3600, check=False).returncode
         summary = json.loads((out / "summary.json").read_text())
         rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     curve = [(row["env_steps"], row["mean_return"]) for row in rows]
@@ -46,17 +57,20 @@ def run(words: str, seed: int) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("set", nargs="?", default="learn", choices=list(SETS))
     parser.add_argument("--again", action="store_true", help="run every case anew")
-    again = parser.parse_args().again
-    results = {} if again or not RESULTS.exists() else json.loads(RESULTS.read_text())
-    for case, words in CASES.items():
-        done = results.setdefault(case, {"command": f"srl {words}", "runs": []})
+    options = parser.parse_args()
+    file = HERE / f"{options.set}.json"
+    results = {} if options.again or not file.exists() else json.loads(file.read_text())
+    for case, words in SETS[options.set].items():
+        command = words.replace(str(HERE), "benchmarks")
+        done = results.setdefault(case, {"command": f"srl {command}", "runs": []})
         for seed in SEEDS:
             if any(entry["seed"] == seed for entry in done["runs"]):
                 continue
             started = time.monotonic()
             done["runs"].append(run(words, seed))
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+            file.write_text(json.dumps(results, indent=1) + "\n")
             entry = done["runs"][-1]
             print(
                 f"{case}, seed {seed}: return {entry['eval_return']} at {entry['env_steps']:,} "

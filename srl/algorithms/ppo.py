@@ -91,6 +91,8 @@ class PPOConfig:
     """Layer sizes of actor and critic, each its own; encoder and memory before are shared."""
     activation: Activation = "tanh"
     """Nonlinearity of these layers."""
+    initial_std: float = 1.0
+    """Standard deviation of real actions to begin with; it is learned."""
     memory: Literal["none", "lstm", "gru"] = "none"
     """A recurrent layer after the encoder."""
     memory_size: int = 64
@@ -117,7 +119,7 @@ class PPOConfig:
         check(">= 1", lambda x: x >= 1, "rollout", "batch_size", "epochs", "minibatch_size")
         check(">= 1", lambda x: x >= 1, "memory_size", "chunk")
         check("> 0", lambda x: x > 0, "learning_rate", "clip", "value_clip", "target_kl")
-        check("> 0", lambda x: x > 0, "max_grad_norm", "adam_epsilon")
+        check("> 0", lambda x: x > 0, "max_grad_norm", "adam_epsilon", "initial_std")
         check("> 1", lambda x: x > 1, "dual_clip")
         check(">= 0", lambda x: x >= 0, "entropy_weight", "value_weight", "burn_in")
         check("in 0..1", lambda x: 0 <= x <= 1, "discount", "gae_lambda")
@@ -173,6 +175,7 @@ class PPOPolicy:
                 network=config.network,
                 hidden=config.hidden,
                 activation=config.activation,
+                std=config.initial_std,
                 memory=None if config.memory == "none" else config.memory,
                 memory_size=config.memory_size,
                 central=config.central_value,

@@ -47,6 +47,7 @@ class ActorCritic(nn.Module):
         network: str | None,
         hidden: tuple[int, ...],
         activation: Activation,
+        std: float,
         memory: MemoryKind | None,
         memory_size: int,
         central: bool,
@@ -70,7 +71,7 @@ class ActorCritic(nn.Module):
         extra = 0 if self.central is None else self.central.num_features
         self.actor = Mlp(num_features, hidden, activation)
         self.critic = Mlp(num_features + extra, hidden, activation)
-        self.policy_head = make_policy_head(self.actor.num_features, agent.action)
+        self.policy_head = make_policy_head(self.actor.num_features, agent.action, std)
         self.value_head = ValueHead(self.critic.num_features)
         self.returns = Normaliser(()) if normalise_returns else None
 

@@ -42,11 +42,11 @@ class MultiCategoricalHead(nn.Module):
 class GaussianHead(nn.Module):
     """For Box actions: a mean for each state, one standard deviation for all."""
 
-    def __init__(self, num_features: int, shape: tuple[int, ...]) -> None:
+    def __init__(self, num_features: int, shape: tuple[int, ...], std: float) -> None:
         super().__init__()
         self.shape = shape
         self.mean = Linear(num_features, math.prod(shape), POLICY_GAIN)
-        self.log_std = nn.Parameter(torch.zeros(shape))
+        self.log_std = nn.Parameter(torch.full(shape, math.log(std)))
 
     def forward(self, features: Tensor, allowed: Tensor | None = None) -> DiagonalGaussian:
         """`[N, D]` to the distribution of N actions; all of them are allowed."""
@@ -59,13 +59,13 @@ class GaussianHead(nn.Module):
 PolicyHead = CategoricalHead | MultiCategoricalHead | GaussianHead
 
 
-def make_policy_head(num_features: int, action: ActionSpace) -> PolicyHead:
-    """The head for an action space."""
+def make_policy_head(num_features: int, action: ActionSpace, std: float = 1.0) -> PolicyHead:
+    """The head for an action space; real actions begin with this standard deviation."""
     if isinstance(action, Discrete):
         return CategoricalHead(num_features, action.n)
     if isinstance(action, MultiDiscrete):
         return MultiCategoricalHead(num_features, action.nvec)
-    return GaussianHead(num_features, action.shape)
+    return GaussianHead(num_features, action.shape, std)
 
 
 class ValueHead(nn.Module):
