@@ -30,8 +30,8 @@ def name_bottleneck(splits: Mapping[str, Split]) -> str:
     if held > starved and held > 0.1:
         return (
             f"learning: the trainer works {1 - starved:.0%} of its time and actors wait "
-            f"{held:.0%} of theirs for leave to go on; fewer epochs, larger minibatches or more "
-            "--threads help"
+            f"{held:.0%} of theirs for leave to go on; fewer epochs, larger minibatches, more "
+            "--threads or --trainers.count help"
         )
     if unanswered > 0.3 and policy:
         busy = 1 - policy.get("wait_for_requests", 0.0)

@@ -39,5 +39,15 @@ def test_bottleneck_is_sampling_when_the_trainer_starves():
     assert "env (80%)" in words
 
 
+def test_time_that_one_rank_waits_for_another_is_not_work():
+    words = name_bottleneck(
+        {
+            "actor": {"env": 80, "inference": 20},
+            "trainer": {"learn": 40, "wait_for_batch": 30, "wait_for_ranks": 30},
+        }
+    )
+    assert words.startswith("sampling: the trainer waits 60%")
+
+
 def test_bottleneck_without_reports_is_not_known():
     assert name_bottleneck({}) == "not known yet"
