@@ -13,10 +13,19 @@ Workers are the nodes, streams the edges; where a worker runs is configuration.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from srl.api import LoadedPolicy, Run, evaluate_run, load, resume, train
+    from srl.api import LoadedPolicy, Run, evaluate_run, load, play_run, resume, train
 
 __version__ = "0.1.0"
-__all__ = ["LoadedPolicy", "Run", "evaluate_run", "load", "resume", "train", "__version__"]
+__all__ = [
+    "LoadedPolicy",
+    "Run",
+    "evaluate_run",
+    "load",
+    "play_run",
+    "resume",
+    "train",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

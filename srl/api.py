@@ -5,7 +5,7 @@ policy = srl.load(run.folder)
 action = policy.act(observation)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -29,6 +29,7 @@ from srl.launch.folder import RunFolder, default_folder
 from srl.launch.initialise import fresh_sections, read_donor, write_initial
 from srl.launch.options import parse_options, to_arguments
 from srl.launch.plan import Plan, make_plan
+from srl.launch.play import PlayedEpisode, play
 from srl.learning.checkpoint import (
     Checkpoint,
     latest_checkpoint,
@@ -37,6 +38,7 @@ from srl.learning.checkpoint import (
 )
 from srl.telemetry.sinks import check_metrics
 from srl.telemetry.view import Silent, View
+from srl.tools.video import Video, check_video
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,63 @@ def evaluate_run(
     players = load_players(experiment, plan, folder, version)
     seconds = experiment.evaluation.seconds
     return evaluate(experiment, plan, players, episodes=episodes, seconds=seconds)
+
+
+def play_run(
+    path: Path | str,
+    *,
+    episodes: int = 1,
+    version: str | int | None = None,
+    seed: int | None = None,
+    sampled: bool = False,
+    video: Path | str | None = None,
+) -> Iterator[PlayedEpisode]:
+    """Play a run's newest checkpoint, or a version it kept; yields every episode when it is over.
+
+    Args:
+        path: the run folder.
+        episodes: how many.
+        version: a number, or a tag like `best`.
+        seed: of the env; the run's own where not given.
+        sampled: sample actions, instead of taking the most likely.
+        video: an .mp4 or .gif to write.
+
+    Raises:
+        ConfigError: before anything was played.
+    """
+    if episodes < 1:
+        raise ConfigError(f"episodes must be at least 1, got {episodes}")
+    if seed is not None and seed < 0:
+        raise ConfigError(f"seed must be at least 0, got {seed}")
+    target = None if video is None else Path(video)
+    if target is not None:
+        check_video(target)
+    folder, experiment, plan = open_run(Path(path))
+    players = load_players(experiment, plan, folder, version)
+    films: list[Video] = []
+
+    def open_film(frames_per_second: float) -> Callable[[np.ndarray], None]:
+        films.append(Video(target or Path(), frames_per_second))
+        return films[0].add
+
+    is_done = False
+    try:
+        yield from play(
+            experiment,
+            plan,
+            players,
+            episodes=episodes,
+            seed=experiment.seed if seed is None else seed,
+            sampled=sampled,
+            open_film=None if target is None else open_film,
+        )
+        is_done = True
+    finally:
+        for film in films:
+            if is_done:
+                film.close()
+            else:
+                film.abandon()
 
 
 class LoadedPolicy:

@@ -1,4 +1,4 @@
-"""The command line: srl train, resume, eval, list, explain, inspect, check-env, doctor.
+"""The command line: srl train, resume, eval, play, versions, list, explain, inspect, check-env, doctor.
 
 Exit codes: 0 ended as asked; 1 the return asked for was not reached, or doctor found something to
 do; 2 bad input, nothing was started; 3 the run failed, or the env breaks its contract; 130 Ctrl-C.
@@ -8,7 +8,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,12 @@ usage: srl COMMAND ...
                           train an experiment (--help lists its options)
   srl resume RUN [--a.b value ...]
                           go on with a run from its newest checkpoint
-  srl eval RUN [--episodes N]
-                          play a run's newest checkpoint
+  srl eval RUN [--episodes N] [--version V|TAG]
+                          play a run's newest checkpoint (or a version it kept: 40, best)
+  srl play RUN [--episodes N] [--version V|TAG] [--seed N] [--sampled] [--video F.mp4|F.gif]
+                          play it an episode after the other, and film it
+  srl versions RUN [--newest N] [--where "eval_return > 100"] [--tag NAME=V] [--policy NAME]
+                          the versions a run kept; with --tag, keep one by a name
   srl list                experiments and env families
   srl explain NAME [--a.b value ...]
                           the workers, streams and memory of an experiment
@@ -99,13 +103,10 @@ def _resume(words: list[str]) -> int:
 
 def _eval(words: list[str]) -> int:
     from srl import api
-    from srl.core.errors import ConfigError
 
-    path, options = _first(words, "srl eval RUN")
-    parts = [part for word in options for part in word.split("=")] or ["--episodes", "100"]
-    if len(parts) != 2 or parts[0] != "--episodes" or not parts[1].isdigit():
-        raise ConfigError(f"srl eval takes --episodes N, got {' '.join(options)}")
-    result = api.evaluate_run(path, episodes=int(parts[1]))
+    path, words = _first(words, "srl eval RUN")
+    options = _options(words, "srl eval", {"episodes": int, "version": str})
+    result = api.evaluate_run(path, **{"episodes": 100, **options})
     line = {
         "eval_return": result.mean,
         "episodes": len(result.returns),
@@ -113,6 +114,45 @@ def _eval(words: list[str]) -> int:
         "highest": max(result.returns, default=None),
     }
     sys.stdout.write(json.dumps(line) + "\n")
+    return 0
+
+
+def _play(words: list[str]) -> int:
+    from srl import api
+
+    path, words = _first(words, "srl play RUN")
+    known = {"episodes": int, "version": str, "seed": int, "sampled": None, "video": str}
+    options = _options(words, "srl play", known)
+    for episode in api.play_run(path, **options):
+        sys.stdout.write(f"{episode}\n")
+        sys.stdout.flush()
+    if "video" in options:
+        sys.stdout.write(f"video: {options['video']}\n")
+    return 0
+
+
+def _versions(words: list[str]) -> int:
+    from srl.core.errors import ConfigError
+    from srl.launch.folder import RunFolder
+    from srl.learning.versions import VersionStore
+    from srl.tools.versions import choose_policy, table
+
+    path, words = _first(words, "srl versions RUN")
+    known = {"newest": int, "where": str, "tag": str, "policy": str}
+    options = _options(words, "srl versions", known)
+    store = VersionStore(RunFolder.open(Path(path)).versions)
+    policy = choose_policy(store, options.get("policy"))
+    if "tag" in options:
+        name, equals, version = options["tag"].partition("=")
+        if not (equals and version.isascii() and version.isdigit()):
+            raise ConfigError(f"--tag is NAME=VERSION, got {options['tag']!r}")
+        store.tag(policy, int(version), name)
+    newest = options.get("newest")
+    if newest is not None and newest < 1:
+        raise ConfigError(f"--newest must be at least 1, got {newest}")
+    condition = options.get("where", "version >= 0")
+    found = store.where(condition, policy=policy, limit=newest)
+    sys.stdout.write(table(found, store.tags(policy)))
     return 0
 
 
@@ -191,6 +231,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "resume": _resume,
     "eval": _eval,
+    "play": _play,
+    "versions": _versions,
     "list": _list,
     "explain": _explain,
     "inspect": _inspect,
@@ -205,6 +247,34 @@ def _first(words: list[str], usage: str) -> tuple[str, list[str]]:
     if not words or words[0].startswith("-"):
         raise ConfigError(f"a name is missing: {usage}")
     return words[0], words[1:]
+
+
+def _options(words: list[str], usage: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Options `--name value` or `--name=value`; one whose kind is None takes no value."""
+    from srl.core.errors import ConfigError
+    from srl.core.names import nearest
+
+    rest, found = list(words), dict[str, Any]()
+    while rest:
+        word, equals, value = rest.pop(0).partition("=")
+        name = word.removeprefix("--")
+        if not word.startswith("--") or name not in known:
+            takes = ", ".join(f"--{option}" for option in known)
+            raise ConfigError(f"{usage} takes {takes}, got {word!r}{nearest(name, list(known))}")
+        if known[name] is None:
+            if equals:
+                raise ConfigError(f"--{name} takes no value, got {value!r}")
+            found[name] = True
+            continue
+        if not equals:
+            if not rest:
+                raise ConfigError(f"--{name} needs a value")
+            value = rest.pop(0)
+        try:
+            found[name] = known[name](value)
+        except ValueError:
+            raise ConfigError(f"--{name} needs a whole number, got {value!r}") from None
+    return found
 
 
 def _view(experiment: Any) -> Any:

@@ -451,7 +451,7 @@ def test_eval_plays_the_newest_checkpoint(srl: Any, finished: Path) -> None:
 def test_eval_with_bad_options_is_refused(
     refuses: Any, finished: Path, words: tuple[str, ...]
 ) -> None:
-    assert "srl eval takes --episodes N" in refuses("eval", finished, *words)
+    assert words[0] in refuses("eval", finished, *words)
 
 
 def test_resume_goes_on_with_changed_options(srl: Any, copy: Path) -> None:

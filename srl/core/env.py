@@ -10,7 +10,7 @@ An env with one set sees all of its agents in `out[0]`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -202,6 +202,8 @@ class EnvRequest:
     reseed: Literal["episode", "start"]
     sets: tuple[tuple[int, ...], ...] | None = None
     """Agent indices of each route's set; None: one set of all agents."""
+    render: bool = False
+    """Be ready to draw (`Renders`); raise ConfigError where that is impossible."""
 
 
 class Env(Protocol):
@@ -238,6 +240,15 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free everything; may be called twice."""
+        ...
+
+
+@runtime_checkable
+class Renders(Protocol):
+    """An env that can draw itself. `frames_per_second`, where it has that, is how fast it is."""
+
+    def render(self, env: int) -> np.ndarray:
+        """A picture `[H, W, 3] uint8` of one env, as it is after the last reset or step."""
         ...
 
 

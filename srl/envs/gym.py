@@ -29,13 +29,16 @@ from srl.envs.spaces import (
     Leaf,
     action_of,
     agent_of,
+    check_render,
     described,
     forbids_all,
     leaves_of,
     not_built,
+    picture_of,
     same_observations,
     told,
     unfinite,
+    with_render_mode,
     wrapped,
 )
 
@@ -128,6 +131,8 @@ class GymEnv:
         self._envs: list[gymnasium.Env] = [
             wrapped(make(), wrappers) for _ in range(request.num_envs)
         ]
+        check_render(self._envs[0], request)
+        self.frames_per_second = self._envs[0].metadata.get("render_fps")
         for env in self._envs:
             if (env.observation_space, env.action_space) != (
                 self._envs[0].observation_space,
@@ -203,6 +208,10 @@ class GymEnv:
             e = int(np.isfinite(rewards).argmin())
             raise self._log.error(e, f"gave the reward {rewards[e]}")
 
+    def render(self, env: int) -> np.ndarray:
+        """A picture of one env."""
+        return picture_of(self._envs[env], self.spec.name)
+
     def save(self) -> dict[str, np.ndarray]:
         """Per env `[E]`: seed, episode, steps since, ended; and all actions since, joined."""
         return self._log.save()
@@ -268,7 +277,8 @@ class GymEnv:
 def _make_registered(request: EnvRequest) -> gymnasium.Env:
     name = request.name
     try:
-        return gymnasium.make(name, disable_env_checker=True, **request.options)
+        options = with_render_mode(gymnasium.make, request)
+        return gymnasium.make(name, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         entry = str(gymnasium.spec(name).entry_point)
         extra = next((x for x in ("atari", "mujoco") if x in entry), None)
@@ -283,7 +293,7 @@ def _make_registered(request: EnvRequest) -> gymnasium.Env:
 
 def _make_own(make: Callable[..., gymnasium.Env], request: EnvRequest) -> gymnasium.Env:
     try:
-        env = make(**request.options)
+        env = make(**with_render_mode(make, request))
     except (Exception, SystemExit) as error:  # user code may raise anything
         raise not_built(request, error) from error
     if not isinstance(env, gymnasium.Env):

@@ -70,6 +70,12 @@ class NativeEnv:
                 f"env {request.name!r} is stepped natively and takes no wrappers: "
                 f"{request.wrappers}"
             )
+        self._pictures = [
+            o.name for o in agent.observations if o.dtype == "uint8" and len(o.shape) in (2, 3)
+        ]
+        if request.render and not self._pictures:
+            raise ConfigError(f"env {request.name!r} draws no pictures, and shows none either")
+        self._shown: Mapping[str, np.ndarray] = {}
         self._vector: Vector | None = vector
         self._request = request
         self._floats = [o.name for o in agent.observations if np.dtype(o.dtype).kind == "f"]
@@ -137,6 +143,12 @@ class NativeEnv:
             e = int(np.isfinite(ends.reward[:, 0]).argmin())
             raise self._error(e, f"gave the reward {ends.reward[e, 0]}")
 
+    def render(self, env: int) -> np.ndarray:
+        """The newest picture that is seen, grey, four times as large."""
+        seen = self._shown[self._pictures[0]][env]
+        grey = seen if seen.ndim == 2 else seen[-1]
+        return np.repeat(grey.repeat(4, axis=0).repeat(4, axis=1)[..., None], 3, axis=2)
+
     def save(self) -> dict[str, np.ndarray]:
         """The number of each env's episode `[E]`: what comes next begins new ones."""
         return {"episode": self._episode.copy()}
@@ -160,6 +172,7 @@ class NativeEnv:
         return self._vector
 
     def _show(self, rows: ObservationRows, obs: Mapping[str, np.ndarray]) -> None:
+        self._shown = obs
         for name, values in obs.items():
             row = rows.obs[name]
             np.copyto(row[:, 0], values.reshape(row[:, 0].shape), casting="same_kind")

@@ -38,12 +38,15 @@ from srl.envs.spaces import (
     Leaf,
     action_of,
     agent_of,
+    check_render,
     forbids_all,
     leaves_of,
     not_built,
+    picture_of,
     same_observations,
     told,
     unfinite,
+    with_render_mode,
     wrapped,
 )
 
@@ -84,7 +87,7 @@ class PettingZooEnv:
 
     def __init__(self, make: Callable[..., Any], request: EnvRequest) -> None:
         wrappers = [load_object(name) for name in request.wrappers]
-        options = dict(request.options)
+        options = with_render_mode(make, request)
         has_central = options.pop("central", False)
         try:
             made = [make(**options) for _ in range(request.num_envs)]
@@ -94,6 +97,8 @@ class PettingZooEnv:
             raise
         except (Exception, SystemExit) as error:  # user code may raise anything
             raise not_built(request, error) from error
+        check_render(self._envs[0], request)
+        self.frames_per_second = getattr(self._envs[0], "metadata", {}).get("render_fps")
         places = {
             index: (s, column)
             for s, members in enumerate(agent_sets(request, len(names)))
@@ -170,6 +175,10 @@ class PettingZooEnv:
             if not np.isfinite(reward).all():
                 e = int(np.isfinite(reward).argmin())
                 raise self._log.error(e, f"gave agent {agent.name!r} the reward {reward[e]}")
+
+    def render(self, env: int) -> np.ndarray:
+        """A picture of one env."""
+        return picture_of(self._envs[env], self.spec.name)
 
     def save(self) -> dict[str, np.ndarray]:
         """Per env `[E]`: seed, episode, steps since, ended; and each agent's actions since."""

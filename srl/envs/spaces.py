@@ -4,6 +4,7 @@ Observations keep their dtype, except that float64 becomes float32 (what network
 becomes int64. Values are counted from 0 in rows; a space's `start` is added and removed here.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -273,6 +274,41 @@ def wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
                 "called with the env alone, so wrap one that needs more in a function of your own"
             ) from error
     return env
+
+
+def with_render_mode(make: Callable[..., Any], request: EnvRequest) -> dict[str, Any]:
+    """The request's options, and that pictures are wanted where `make` can be told so."""
+    options = dict(request.options)
+    if request.render and _takes(make, "render_mode"):
+        options["render_mode"] = "rgb_array"
+    return options
+
+
+def _takes(make: Callable[..., Any], name: str) -> bool:
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return False
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def check_render(env: Any, request: EnvRequest) -> None:
+    """Raise ConfigError where pictures are wanted and the env draws none."""
+    if request.render and getattr(env, "render_mode", None) != "rgb_array":
+        raise ConfigError(
+            f"env {request.name!r} draws no pictures: it does not take render_mode='rgb_array'"
+        )
+
+
+def picture_of(env: Any, name: str) -> np.ndarray:
+    """What a Gymnasium-style env draws; raises EnvError where that is no picture."""
+    try:
+        frame = env.render()
+    except (Exception, SystemExit) as error:  # user code may raise anything
+        raise EnvError(f"env {name!r} failed in render: {error}") from error
+    if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.shape[2:] == (3,)):
+        raise EnvError(f"env {name!r} drew {described(frame)}, not a picture uint8[H, W, 3]")
+    return frame
 
 
 def not_built(request: EnvRequest, error: BaseException) -> ConfigError:

@@ -15,7 +15,15 @@ _FIRST_ENV = 1_000_000  # seeds that no actor uses
 _LANES = 20
 
 
-def make_env(config: EnvConfig, seed: int, *, num_envs: int, first_env: int, sets: Sets) -> Env:
+def make_env(
+    config: EnvConfig,
+    seed: int,
+    *,
+    num_envs: int,
+    first_env: int,
+    sets: Sets,
+    render: bool = False,
+) -> Env:
     """`num_envs` envs, numbered from `first_env` in the run, their agents split into `sets`."""
     request = EnvRequest(
         name=config.name,
@@ -26,6 +34,7 @@ def make_env(config: EnvConfig, seed: int, *, num_envs: int, first_env: int, set
         first_env=first_env,
         reseed=config.reseed,
         sets=sets,
+        render=render,
     )
     family, slash, name = config.name.partition("/")
     is_known = bool(slash) and family in catalog.ENVS
@@ -47,9 +56,11 @@ def evaluation_lanes(episodes: int) -> tuple[int, int]:
     return num_envs, episodes // num_envs
 
 
-def evaluation_env(config: EnvConfig, seed: int, num_envs: int, sets: Sets) -> Env:
+def evaluation_env(
+    config: EnvConfig, seed: int, num_envs: int, sets: Sets, *, render: bool = False
+) -> Env:
     """The envs of an evaluation: those of one seed begin with the same episodes each time."""
-    return make_env(config, seed, num_envs=num_envs, first_env=_FIRST_ENV, sets=sets)
+    return make_env(config, seed, num_envs=num_envs, first_env=_FIRST_ENV, sets=sets, render=render)
 
 
 def env_spec(config: EnvConfig) -> EnvSpec:
