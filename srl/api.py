@@ -254,11 +254,22 @@ def _part_of(observation: Any, part: Observation) -> np.ndarray:
     return array - np.reshape(part.start, part.shape) if part.start else array
 
 
-def load(path: Path | str, *, version: str | int | None = None) -> LoadedPolicy:
-    """The policy of a run's newest checkpoint, or a version it kept: a number or a tag."""
+def load(
+    path: Path | str, *, policy: str | None = None, version: str | int | None = None
+) -> LoadedPolicy:
+    """A policy of a run: the first that learns, or the one that is named.
+
+    Args:
+        path: the run folder.
+        policy: its name, where a run has several.
+        version: a number or a tag of a version it kept; without one, its newest checkpoint.
+    """
     folder, experiment, plan = open_run(Path(path))
-    player = load_players(experiment, plan, folder, version)[0]
-    return LoadedPolicy(player.policy, player.agent)
+    players = {p.name: p for p in load_players(experiment, plan, folder, version) if p.counts}
+    name = next(iter(players)) if policy is None else policy
+    if name not in players:
+        raise ConfigError(f"{path} has no policy {name!r}, but {', '.join(players)}")
+    return LoadedPolicy(players[name].policy, players[name].agent)
 
 
 def _to_arguments(options: Mapping[str, Any]) -> list[str]:

@@ -6,12 +6,14 @@ graph of workers and streams.
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from srl.core.algorithm import AlgorithmConfig
 from srl.core.errors import ConfigError
 
+_POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 Substrate = Literal["auto", "inline", "shm"]
 AlgorithmT = TypeVar("AlgorithmT", bound=AlgorithmConfig)
 
@@ -191,7 +193,16 @@ class Route:
     """Which agents use which policy; the first pattern that matches an agent's name wins."""
 
     agents: str = "*"
+    """Pattern of agent names: * stands for any text, ? for any letter, [ab] for one of these."""
     policy: str = "main"
+    """Name of the policy: letters, digits and _ - . after a first letter or digit."""
+
+    def __post_init__(self) -> None:
+        if not _POLICY_NAME.fullmatch(self.policy):
+            raise ConfigError(
+                f"{self.policy!r} is no name of a policy: use letters, digits, and _ - . after the "
+                "first one, for files are named by it"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,8 +272,6 @@ class Experiment(Generic[AlgorithmT]):
                 f"({self.num_ranks}), because each actor sends its blocks to one trainer: use "
                 f"--actors.count {more}, or another --trainers.count"
             )
-        if self.launcher == "local" and len(self.routes) > 1:
-            raise ConfigError("several policies run with --launcher inline only in this version")
         if self.launcher == "local" and self.samples == "inline":
             raise ConfigError(
                 "launcher local runs workers in processes of their own, so samples cannot be "

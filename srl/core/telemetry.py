@@ -10,6 +10,8 @@ class Episode(NamedTuple):
 
     agent_return: float
     length: int
+    policy: str = "main"
+    """Whose it was."""
 
 
 class EvaluatedVersion(NamedTuple):

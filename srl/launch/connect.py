@@ -226,13 +226,17 @@ def inline_inference(
     """A copy of the policy inside an actor."""
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
     agent = route.agent_spec()
-    policy = algorithm.make_policy(agent, seed=worker_seed(plan, "actor", actor), device="cpu")
+    policy = algorithm.make_policy(
+        agent, seed=worker_seed(plan, "actor", actor, route), device="cpu"
+    )
     return InlineInference(policy, parameters, input_names(agent, route.records()))
 
 
-def worker_seed(plan: Plan, kind: str, index: int) -> int:
-    """A seed of its own for every worker of a run."""
-    return plan.seed(("trainer", "policy", "actor", "evaluator").index(kind), index)
+def worker_seed(plan: Plan, kind: str, index: int, route: RoutePlan) -> int:
+    """A seed of its own for what every worker of a run does for every policy."""
+    number = [r.policy for r in plan.routes].index(route.policy)
+    numbers = (number,) if number else ()  # of a run with one policy, the seed it always had
+    return plan.seed(("trainer", "policy", "actor", "evaluator").index(kind), index, *numbers)
 
 
 def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
@@ -258,6 +262,7 @@ def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker
             records=route.records(),
             scale_rewards=config.scale_rewards,
             clip_rewards=config.clip_rewards,
+            policy=route.policy,
         )
         for route in plan.routes
     ]
@@ -271,7 +276,7 @@ def _build_policy(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worke
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
     policy = algorithm.make_policy(
         route.agent_spec(),
-        seed=worker_seed(plan, "policy", worker.index),
+        seed=worker_seed(plan, "policy", worker.index, route),
         device=plan.experiment["policies"]["device"],
     )
     server = connector.server(route, worker.index)
@@ -285,11 +290,11 @@ def _build_evaluator(plan: Plan, worker: WorkerPlan, connector: Connector) -> Wo
     num_envs, per_lane = evaluation_lanes(wanted["episodes"])
     config = msgspec.convert(plan.experiment["env"], EnvConfig)
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
-    seed = worker_seed(plan, "evaluator", worker.index)
     sets = tuple(route.agents for route in plan.routes)
     players = []
     for route in plan.routes:
         agent = route.agent_spec()
+        seed = worker_seed(plan, "evaluator", worker.index, route)
         policy = algorithm.make_policy(agent, seed=seed, device="cpu")
         players.append(Player(route.policy, agent, policy, route.agents))
     return Evaluator(
@@ -310,7 +315,7 @@ def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Work
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
     learner = algorithm.make_learner(
         route.agent_spec(),
-        seed=worker_seed(plan, "trainer", 0),  # the same on every rank
+        seed=worker_seed(plan, "trainer", 0, route),  # the same on every rank
         device=plan.trainer_device(worker.index),
         ranks=connector.group.learner,
     )

@@ -127,7 +127,7 @@ class Controller:
         self._folder = folder
         self._view = view
         self._checkpoint = checkpoint
-        self._progress = Progress()
+        self._progress = Progress([route.policy for route in plan.routes])
         self._failure: Failure | None = None
         self._ledgers: dict[str, Ledger] | None = None
         """Policy to what became of its blocks in this start of the run; None before its end."""
@@ -138,6 +138,8 @@ class Controller:
         self._status = "failed"
         self._reason = ""
         self._eval_return: float | None = None
+        self._eval_returns: dict[str, float] = {}
+        """Policy to the mean of its own."""
         self._contract: tuple[list[str], list[str]] = ([], [])
         self._sinks: list[Sink] = []
         policies = [route.policy for route in plan.routes]
@@ -202,11 +204,8 @@ class Controller:
             raise
 
     def _open_sinks(self) -> None:
-        version = None if self._checkpoint is None else int(self._checkpoint.manifest["version"])
-        rows = JsonLines(self._folder.metrics, up_to_version=version)
-        self._sinks.append(rows)
-        self._progress.catch_up(rows.last)
         versions = None if self._checkpoint is None else self._checkpoint.manifest["versions"]
+        self._sinks.append(JsonLines(self._folder.metrics, versions=versions))
         for note in self._evaluations.open(versions):
             self._say(f"note: {note}")
         self._sinks.append(TensorBoard(self._folder.path / "tb"))
@@ -292,9 +291,8 @@ class Controller:
             return f"stop.env-steps {stop.env_steps} reached"
         if stop.seconds is not None and self._seconds() >= stop.seconds:
             return f"stop.seconds {stop.seconds:g} reached"
-        full = len(progress.returns) == progress.returns.maxlen
-        mean = progress.mean_return
-        if stop.return_ is not None and full and mean is not None and mean >= stop.return_:
+        mean = progress.mean_return if progress.is_window_full else None
+        if stop.return_ is not None and mean is not None and mean >= stop.return_:
             return f"stop.return {stop.return_:g} reached"
         return None
 
@@ -306,7 +304,8 @@ class Controller:
                     message.worker, message.counters, message.seconds, message.episodes
                 )
                 for update in message.updates:
-                    self._learned(message.worker, self._progress.on_update(update))
+                    policy = self._plan.worker(message.worker).policy
+                    self._learned(policy, self._progress.on_update(policy, update))
             elif isinstance(message, Evaluated):
                 self._on_evaluated(message.result)
             elif isinstance(message, Ready):
@@ -334,8 +333,7 @@ class Controller:
                 self._say(failure.traceback)
             self._say(f"(kept in {path})")
 
-    def _learned(self, worker: str, row: Mapping[str, Any]) -> None:
-        policy = self._plan.worker(worker).policy
+    def _learned(self, policy: str, row: Mapping[str, Any]) -> None:
         self._evaluations.learned(policy, row["version"], row["env_steps"], self._seconds())
         self._write_row(row)
 
@@ -410,6 +408,7 @@ class Controller:
         if result.is_complete:
             for player in players:
                 returns = result.by_policy[player.name]
+                self._eval_returns[player.name] = sum(returns) / len(returns)
                 version = int(checkpoint.manifest["versions"][player.name])
                 self._on_evaluated(keep_version(self._folder.versions, player, version, returns))
         if interrupts.is_set:
@@ -452,13 +451,17 @@ class Controller:
     def _seconds(self) -> float:
         return self._progress.seconds_before + self._seconds_now()
 
+    def _all_ledgers(self) -> dict[str, Ledger]:
+        """Policy to what became of its blocks, over all starts of the run."""
+        now = self._last_ledgers if self._ledgers is None else self._ledgers
+        return {p: before + now.get(p, Ledger()) for p, before in self._ledgers_before.items()}
+
     def _write_summary(self) -> None:
         self._folder.write("summary.json", self._summary())
 
     def _summary(self) -> dict[str, Any]:
         progress, seconds = self._progress, self._seconds()
-        now = self._last_ledgers if self._ledgers is None else self._ledgers
-        ledger = sum((*self._ledgers_before.values(), *now.values()), Ledger())
+        ledgers = self._all_ledgers()
         return {
             "status": self._status,
             "reason": self._reason,
@@ -472,20 +475,32 @@ class Controller:
             "agent_steps": progress.total("agent_steps"),
             "env_steps_per_second": progress.total("env_steps") / max(seconds, 1e-9),
             "train_samples": progress.train_samples,
-            "version": progress.version,
-            "updates": progress.updates,
+            "version": progress.version,  # of several policies, the highest
+            "updates": progress.updates,  # the sum over policies, as train_samples and episodes
             "episodes": progress.episodes,
             "mean_return": progress.mean_return,
             "eval_return": self._eval_return,
             **self._evaluations.summary(),
             "staleness_mean": progress.staleness_mean,
             "staleness_max": progress.staleness_max,
-            **{f"blocks_{name}": n for name, n in asdict(ledger).items()},
+            **_blocks(sum(ledgers.values(), Ledger())),
             "blocks_rolled_back": 0,
+            "policies": {
+                name: {
+                    **policy.summary(),
+                    "eval_return": self._eval_returns.get(name),
+                    **_blocks(ledgers.get(name, Ledger())),
+                }
+                for name, policy in progress.policies.items()
+            },
             "worker_restarts": 0,
             "bottleneck": progress.bottleneck(),
             "time_split": progress.splits(),
         }
+
+
+def _blocks(ledger: Ledger) -> dict[str, int]:
+    return {f"blocks_{name}": n for name, n in asdict(ledger).items()}
 
 
 def _ledgers_of(plain: Mapping[str, Mapping[str, int]]) -> dict[str, Ledger]:

@@ -135,11 +135,18 @@ class RunFolder:
     def _last_facts(self) -> dict[str, Any]:
         """What the metrics know and the summary of a run that was killed does not."""
         rows = list(read_rows(self.metrics)) if self.metrics.is_file() else []
-        if not rows:
+        last = {row.get("policy"): row for row in rows}.values()
+        if not last:
             return {}
-        names = ("version", "updates", "env_steps", "episodes", "mean_return")
-        clock = rows[-1].get("time", {})
-        return {k: rows[-1][k] for k in names if k in rows[-1]} | clock
+        known = [row["mean_return"] for row in last if row.get("mean_return") is not None]
+        return {
+            "version": max(row.get("version", 0) for row in last),
+            "updates": sum(row.get("updates", 0) for row in last),
+            "episodes": sum(row.get("episodes", 0) for row in last),
+            "env_steps": rows[-1].get("env_steps", 0),
+            "mean_return": sum(known) / len(known) if known else None,
+            **rows[-1].get("time", {}),
+        }
 
     def write_error(self, worker: str, text: str) -> Path:
         """Keep a worker's error."""

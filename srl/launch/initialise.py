@@ -38,7 +38,7 @@ def fresh_sections(experiment: Experiment[Any], plan: Plan, donor: Checkpoint) -
         route = plan.route(worker.policy)
         learner: Learner = experiment.algorithm.make_learner(
             route.agent_spec(),
-            seed=worker_seed(plan, "trainer", worker.index),
+            seed=worker_seed(plan, "trainer", worker.index, route),
             device="cpu",
             ranks=Alone(),
         )
@@ -50,9 +50,10 @@ def fresh_sections(experiment: Experiment[Any], plan: Plan, donor: Checkpoint) -
 
 def write_initial(folder: RunFolder, sections: dict[str, Arrays], plan: Plan) -> Checkpoint:
     """Make them version 0 of a new run."""
+    policies = [route.policy for route in plan.routes]
     manifest = {
         "seconds": 0.0,
-        "progress": Progress().to_dict(),
+        "progress": Progress(policies).to_dict(),
         "ledgers": {},
         "ledgers_before": {},
         "restored": ["weights of another run"],
@@ -60,6 +61,6 @@ def write_initial(folder: RunFolder, sections: dict[str, Arrays], plan: Plan) ->
     }
     aside = begin_checkpoint(folder.checkpoints, 0)
     part = write_part(aside, "initial", sections)
-    versions = {route.policy: 0 for route in plan.routes}
+    versions = dict.fromkeys(policies, 0)
     path = commit_checkpoint(aside, [part], versions=versions, manifest=manifest, keep=1)
     return read_checkpoint(path)

@@ -126,10 +126,15 @@ class InlineLauncher:
             f"counters.{name}": np.array(count - reported.get(name, 0), np.int64)
             for name, count in telemetry.counters.items()
         }
-        return state | {"episodes": np.array(telemetry.episodes, np.float64).reshape(-1, 2)}
+        policies = [route.policy for route in self._plan.routes]
+        episodes = [
+            (e.agent_return, e.length, policies.index(e.policy)) for e in telemetry.episodes
+        ]
+        return state | {"episodes": np.array(episodes, np.float64).reshape(-1, 3)}
 
     def _load_unreported(self, worker: Worker, state: Arrays) -> None:
         for name, count in subset(state, "counters.").items():
             worker.telemetry.counters[name] += int(count)
-        for agent_return, length in state.get("episodes", ()):
-            worker.telemetry.episodes.append(Episode(float(agent_return), int(length)))
+        for agent_return, length, number in state.get("episodes", ()):
+            policy = self._plan.routes[int(number)].policy
+            worker.telemetry.episodes.append(Episode(float(agent_return), int(length), policy))

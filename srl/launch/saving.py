@@ -16,6 +16,8 @@ class _Open:
     aside: Path
     missing: set[str]
     saved: list[Saved] = field(default_factory=list)
+    progress: dict[str, Any] = field(default_factory=dict)
+    """Policy to its account at the moment its part was written."""
 
 
 class Saving:
@@ -44,12 +46,18 @@ class Saving:
         return Save(self._serial, str(aside))
 
     def add(self, saved: Saved, manifest: Mapping[str, Any]) -> None:
-        """Take in a part; the last one missing makes the checkpoint whole, with this manifest."""
+        """Take in a part; the last one missing makes the checkpoint whole, with this manifest.
+
+        Of each policy's progress it says what was known when its part came: a trainer goes on
+        while others still write theirs.
+        """
         pending = self._open.get(saved.serial)
         if pending is None or saved.worker not in pending.missing:
             return
         pending.missing.discard(saved.worker)
         pending.saved.append(saved)
+        progress = manifest["progress"]
+        pending.progress |= {p: progress["policies"][p] for p in saved.versions}
         if pending.missing:
             return
         del self._open[saved.serial]
@@ -58,6 +66,10 @@ class Saving:
             pending.aside,
             [s.part for s in pending.saved],
             versions={p: version for s in pending.saved for p, version in s.versions.items()},
-            manifest={**manifest, "ledgers": ledgers},
+            manifest={
+                **manifest,
+                "progress": {**progress, "policies": progress["policies"] | pending.progress},
+                "ledgers": ledgers,
+            },
             keep=self._keep,
         )

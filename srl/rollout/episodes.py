@@ -12,7 +12,8 @@ from srl.core.telemetry import Episode
 class Episodes:
     """One entry a lane; every array `[L]`."""
 
-    def __init__(self, num_lanes: int) -> None:
+    def __init__(self, num_lanes: int, policy: str = "main") -> None:
+        self._policy = policy
         self._return = np.zeros(num_lanes, np.float64)
         self._length = np.zeros(num_lanes, np.int64)
 
@@ -27,7 +28,10 @@ class Episodes:
         if not ended.any():
             return {}
         lanes = np.flatnonzero(ended)
-        finished = {int(i): Episode(float(self._return[i]), int(self._length[i])) for i in lanes}
+        finished = {
+            int(i): Episode(float(self._return[i]), int(self._length[i]), self._policy)
+            for i in lanes
+        }
         self._return[lanes] = 0.0
         self._length[lanes] = 0
         return finished

@@ -31,6 +31,8 @@ class RouteEnds:
     records: Records
     scale_rewards: float = 1.0
     clip_rewards: float | None = None
+    policy: str = "main"
+    """Whose episodes they are."""
 
 
 class Lanes:
@@ -43,7 +45,7 @@ class Lanes:
         self.burn_in = ends.records.burn_in
         self.carry = Block.allocate(replace(layout, rows=self.burn_in + 1))
         self.carry["lane"][:] = lane_ids
-        self.episodes = Episodes(len(lane_ids))
+        self.episodes = Episodes(len(lane_ids), ends.policy)
         self._states = ends.records.state.names
         self._lead = (layout.envs, layout.lanes // layout.envs)
 

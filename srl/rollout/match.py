@@ -41,7 +41,7 @@ class _Seat:
         self.player = player
         self.block = Block.allocate(layout)
         self.carry = Block.allocate(replace(layout, rows=1))
-        self.episodes = Episodes(num_lanes)
+        self.episodes = Episodes(num_lanes, player.name)
         self.played: list[list[Episode]] = [[] for _ in range(num_lanes)]
         self._inputs = input_names(player.agent, records)
         self._act = player.policy.act if sampled else player.policy.act_greedy
@@ -62,7 +62,7 @@ class _Seat:
     def save(self) -> Arrays:
         """The row shown, the episodes under way and those played, copied."""
         state: Arrays = {f"under_way.{k}": v for k, v in self.episodes.save().items()}
-        played = [episode for lane in self.played for episode in lane]
+        played = [(e.agent_return, e.length) for lane in self.played for e in lane]
         return state | {
             "block": self.block.buffer.copy(),
             "played": np.array(played, np.float64).reshape(-1, 2),
@@ -76,7 +76,8 @@ class _Seat:
         rest = iter(state["played"])
         for lane, count in enumerate(state["played_by_lane"]):
             rows = [next(rest) for _ in range(int(count))]
-            self.played[lane] = [Episode(float(value), int(length)) for value, length in rows]
+            name = self.player.name
+            self.played[lane] = [Episode(float(value), int(length), name) for value, length in rows]
 
 
 class Match:

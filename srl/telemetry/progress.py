@@ -1,7 +1,7 @@
 """Adds up what the workers report: the one account of a run that views and files are made of."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from srl.core.telemetry import Episode
@@ -11,13 +11,12 @@ _WINDOW = 100
 _TOTALS = ("env_steps", "agent_steps")
 
 
-class Progress:
-    """Totals over all workers, the last episodes, the last update."""
+class PolicyProgress:
+    """One policy: what it has learned, and its last episodes."""
 
-    def __init__(self) -> None:
-        self.base: dict[str, int] = dict.fromkeys(_TOTALS, 0)
-        """What was done before this start of the run."""
-        self.seconds_before = 0.0
+    def __init__(self, *, frozen: bool = False) -> None:
+        self.frozen = frozen
+        """It plays and does not learn."""
         self.version = 0
         self.updates = 0
         self.train_samples = 0
@@ -27,51 +26,22 @@ class Progress:
         self.staleness_max = 0
         self.returns: deque[float] = deque(maxlen=_WINDOW)
         self.lengths: deque[int] = deque(maxlen=_WINDOW)
-        self.last_update: dict[str, float] = {}
-        self._counters: dict[str, Mapping[str, int]] = {}
-        self._seconds: dict[str, Mapping[str, float]] = {}
 
-    def on_report(
-        self,
-        worker: str,
-        counters: Mapping[str, int],
-        seconds: Mapping[str, float],
-        episodes: list[tuple[float, int]],
-    ) -> None:
-        """Take in a worker's totals and its new episodes."""
-        self._counters[worker] = counters
-        self._seconds[worker] = seconds
-        for episode in episodes:
-            finished = Episode(*episode)
-            self.episodes += 1
-            self.returns.append(finished.agent_return)
-            self.lengths.append(finished.length)
+    def on_episode(self, episode: Episode) -> None:
+        """Take in a finished episode."""
+        self.episodes += 1
+        self.returns.append(episode.agent_return)
+        self.lengths.append(episode.length)
 
-    def on_update(self, update: Mapping[str, float]) -> dict[str, Any]:
-        """Take in one learned batch; returns its row for the metrics file."""
+    def on_update(self, update: Mapping[str, float]) -> None:
+        """Take in one learned batch."""
         self.version = int(update["version"])
         self.updates = int(update["updates"])
         self.train_samples = int(update["train_samples_total"])
-        self.last_update = dict(update)
         blocks = int(update["blocks"])
         self.staleness_sum += update["staleness_mean"] * blocks
         self.staleness_count += blocks
         self.staleness_max = max(self.staleness_max, int(update["staleness_max"]))
-        return {
-            "version": self.version,
-            "updates": self.updates,
-            "env_steps": self.total("env_steps"),
-            "agent_steps": self.total("agent_steps"),
-            "episodes": self.episodes,
-            "mean_return": self.mean_return,
-            "mean_length": _mean(self.lengths),
-            **{k: v for k, v in update.items() if k not in ("version", "updates")},
-        }
-
-    def total(self, counter: str) -> int:
-        """A counter over all workers and all starts of the run."""
-        now = sum(counters.get(counter, 0) for counters in self._counters.values())
-        return self.base.get(counter, 0) + now
 
     @property
     def mean_return(self) -> float | None:
@@ -82,6 +52,137 @@ class Progress:
     def staleness_mean(self) -> float:
         """Mean staleness of the blocks learned."""
         return self.staleness_sum / self.staleness_count if self.staleness_count else 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """The facts of `summary.json`."""
+        return {
+            "version": self.version,
+            "updates": self.updates,
+            "train_samples": self.train_samples,
+            "episodes": self.episodes,
+            "mean_return": self.mean_return,
+            "staleness_mean": self.staleness_mean,
+            "staleness_max": self.staleness_max,
+            "frozen": self.frozen,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything a resumed run goes on counting from."""
+        return {
+            "version": self.version,
+            "updates": self.updates,
+            "train_samples": self.train_samples,
+            "episodes": self.episodes,
+            "staleness": [self.staleness_sum, self.staleness_count, self.staleness_max],
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+        }
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Go on from what `to_dict` returned."""
+        self.version = int(data["version"])
+        self.updates = int(data["updates"])
+        self.train_samples = int(data["train_samples"])
+        self.episodes = int(data["episodes"])
+        self.staleness_sum, count, highest = data["staleness"]
+        self.staleness_count, self.staleness_max = int(count), int(highest)
+        self.returns.extend(data["returns"])
+        self.lengths.extend(data["lengths"])
+
+
+class Progress:
+    """Totals over all workers, and an account a policy."""
+
+    def __init__(self, policies: Iterable[str] = ("main",), frozen: Iterable[str] = ()) -> None:
+        """Of a run with these `policies` that learn, and those that only play."""
+        self.base: dict[str, int] = dict.fromkeys(_TOTALS, 0)
+        """What was done before this start of the run."""
+        self.seconds_before = 0.0
+        self.policies = {name: PolicyProgress() for name in policies}
+        self.policies |= {name: PolicyProgress(frozen=True) for name in frozen}
+        self._counters: dict[str, Mapping[str, int]] = {}
+        self._seconds: dict[str, Mapping[str, float]] = {}
+
+    @property
+    def learning(self) -> list[PolicyProgress]:
+        """The policies that learn: what the whole run says of itself is about them."""
+        return [policy for policy in self.policies.values() if not policy.frozen]
+
+    def on_report(
+        self,
+        worker: str,
+        counters: Mapping[str, int],
+        seconds: Mapping[str, float],
+        episodes: Iterable[tuple[float, int, str]],
+    ) -> None:
+        """Take in a worker's totals and its new episodes."""
+        self._counters[worker] = counters
+        self._seconds[worker] = seconds
+        for episode in episodes:
+            finished = Episode(*episode)
+            self.policies[finished.policy].on_episode(finished)
+
+    def on_update(self, name: str, update: Mapping[str, float]) -> dict[str, Any]:
+        """Take in one batch that a policy learned; returns its row for the metrics file."""
+        policy = self.policies[name]
+        policy.on_update(update)
+        return {
+            "policy": name,
+            "version": policy.version,
+            "updates": policy.updates,
+            "env_steps": self.total("env_steps"),
+            "agent_steps": self.total("agent_steps"),
+            "episodes": policy.episodes,
+            "mean_return": policy.mean_return,
+            "mean_length": _mean(policy.lengths),
+            **{k: v for k, v in update.items() if k not in ("version", "updates")},
+        }
+
+    def total(self, counter: str) -> int:
+        """A counter over all workers and all starts of the run."""
+        now = sum(counters.get(counter, 0) for counters in self._counters.values())
+        return self.base.get(counter, 0) + now
+
+    @property
+    def version(self) -> int:
+        """The highest version of a policy."""
+        return max(policy.version for policy in self.learning)
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps, over all policies."""
+        return sum(policy.updates for policy in self.learning)
+
+    @property
+    def train_samples(self) -> int:
+        """Rows learned from, over all policies."""
+        return sum(policy.train_samples for policy in self.learning)
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of the policies that learn."""
+        return sum(policy.episodes for policy in self.learning)
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean raw return of the last 100 episodes of each policy that learns."""
+        return _mean([value for policy in self.learning for value in policy.returns])
+
+    @property
+    def is_window_full(self) -> bool:
+        """Whether `mean_return` is one of 100 episodes a policy."""
+        return all(len(policy.returns) == _WINDOW for policy in self.learning)
+
+    @property
+    def staleness_mean(self) -> float:
+        """Mean staleness of the blocks learned."""
+        count = sum(policy.staleness_count for policy in self.learning)
+        return sum(policy.staleness_sum for policy in self.learning) / count if count else 0.0
+
+    @property
+    def staleness_max(self) -> int:
+        """Highest staleness of a block learned."""
+        return max(policy.staleness_max for policy in self.learning)
 
     def splits(self) -> dict[str, dict[str, float]]:
         """Time split by worker kind, in seconds over all workers of the kind."""
@@ -100,41 +201,17 @@ class Progress:
         """Everything a resumed run goes on counting from."""
         return {
             "totals": {name: self.total(name) for name in _TOTALS},
-            "version": self.version,
-            "updates": self.updates,
-            "train_samples": self.train_samples,
-            "episodes": self.episodes,
-            "staleness": [self.staleness_sum, self.staleness_count, self.staleness_max],
-            "returns": list(self.returns),
-            "lengths": list(self.lengths),
+            "policies": {name: policy.to_dict() for name, policy in self.policies.items()},
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Go on from what `to_dict` returned."""
+        """Go on from what `to_dict` returned; policies that were not there begin at 0."""
         self.base = {name: int(data["totals"][name]) for name in _TOTALS}
-        self.version = int(data["version"])
-        self.updates = int(data["updates"])
-        self.train_samples = int(data["train_samples"])
-        self.episodes = int(data["episodes"])
-        self.staleness_sum, count, highest = data["staleness"]
-        self.staleness_count, self.staleness_max = int(count), int(highest)
-        self.returns.extend(data["returns"])
-        self.lengths.extend(data["lengths"])
-
-    def catch_up(self, row: Mapping[str, Any]) -> None:
-        """Take over what the last row of the metrics file knows and the checkpoint does not yet.
-
-        A trainer's checkpoint is cut a moment after the controller's account of it.
-        """
-        if row:
-            for name in _TOTALS:
-                self.base[name] = max(self.base[name], int(row[name]))
-            self.train_samples = max(self.train_samples, int(row["train_samples_total"]))
-            self.episodes = max(self.episodes, int(row["episodes"]))
-            self.version = max(self.version, int(row["version"]))
-            self.updates = max(self.updates, int(row["updates"]))
-            self.seconds_before = max(self.seconds_before, float(row["time"]["seconds"]))
+        for name, policy in self.policies.items():
+            if name in data["policies"]:
+                policy.load(data["policies"][name])
 
 
-def _mean(values: deque[float] | deque[int]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return sum(known) / len(known) if known else None

@@ -62,15 +62,12 @@ def check_metrics(config: MetricsConfig) -> None:
 class JsonLines:
     """One line a learned batch. All that depends on the clock is under `time`."""
 
-    def __init__(self, path: Path, *, up_to_version: int | None) -> None:
-        """Append to `path`; rows of versions that a resumed run will learn again are removed."""
-        self.last: dict[str, Any] = {}
-        """The last row that was there."""
-        if up_to_version is not None and path.exists():
+    def __init__(self, path: Path, *, versions: Mapping[str, int] | None) -> None:
+        """Append to `path`; what a run resumed with these `versions` learns again is removed."""
+        if versions is not None and path.exists():
             rows = list(read_rows(path))
-            kept = [row for row in rows if row["version"] <= up_to_version]
+            kept = [row for row in rows if row["version"] <= versions.get(row["policy"], 0)]
             path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-            self.last = kept[-1] if kept else {}
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, row: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
@@ -244,6 +241,8 @@ class WandB:
         self._run.finish()
 
 
+_SHARED = ("env_steps", "agent_steps")
+"""What a row says of the whole run, not of its policy."""
 _TOTALS = {
     "env_steps": "Env transitions.",
     "agent_steps": "Env transitions, over all lanes.",
@@ -262,6 +261,11 @@ _GAUGES = {
 }
 
 
+_POLICY_GAUGES = {
+    "version": "Version of a policy.",
+    "mean_return": "Mean raw return of the last 100 episodes of a policy.",
+    "episodes": "Episodes of a policy that ended.",
+}
 _EVALUATION_GAUGES = {
     "eval_return": "Mean raw return of the newest evaluation.",
     "eval_version": "Version of the parameters of the newest evaluation.",
@@ -278,6 +282,12 @@ def exposition(
         lines += _metric(f"srl_{name}_total", "counter", words, [(run, state.get(name))])
     for name, words in _GAUGES.items():
         lines += _metric(f"srl_{name}", "gauge", words, [(run, state.get(name))])
+    for name, words in _POLICY_GAUGES.items():
+        samples = [
+            (run | {"policy": policy}, facts.get(name))
+            for policy, facts in state.get("policies", {}).items()
+        ]
+        lines += _metric(f"srl_policy_{name}", "gauge", words, samples)
     for name, words in _EVALUATION_GAUGES.items():
         samples = [
             (run | {"policy": policy}, row[name if name in row else "version"])
@@ -315,8 +325,10 @@ def _escaped(value: str) -> str:
 
 
 def _numbers(row: Mapping[str, Any], clock: Mapping[str, Any]) -> dict[str, float]:
-    """What is a number of a row, by the names charts have."""
-    named = {f"train/{k}": v for k, v in row.items()} | {f"time/{k}": v for k, v in clock.items()}
+    """What is a number of a row, by the names charts have; of policies but main, below theirs."""
+    place = "train" if row["policy"] == "main" else f"train/{row['policy']}"
+    named = {f"{'train' if k in _SHARED else place}/{k}": v for k, v in row.items()}
+    named |= {f"time/{k}": v for k, v in clock.items()}
     return {name: float(value) for name, value in named.items() if _is_number(value)}
 
 

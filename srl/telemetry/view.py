@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from srl.telemetry.bottleneck import shares
-from srl.telemetry.progress import Progress
+from srl.telemetry.progress import PolicyProgress, Progress
 
 _LINE_SECONDS = 5.0
 _REFRESH_SECONDS = 0.5
@@ -109,6 +109,9 @@ class LiveTable:
         for kind, split in progress.splits().items():
             words = "  ".join(f"{name} {share:.0%}" for name, share in shares(split).items())
             table.add_row(kind, words)
+        if len(progress.policies) > 1:
+            for name, policy in progress.policies.items():
+                table.add_row(f"policy {name}", _policy_line(policy))
         return Group(*parts, table, Text(f"bottleneck: {progress.bottleneck()}"))
 
 
@@ -138,6 +141,12 @@ def headline(progress: Progress, rate: float, total: int | None) -> str:
         f"version {progress.version}  staleness {progress.staleness_mean:.2f} "
         f"(max {progress.staleness_max})"
     )
+
+
+def _policy_line(policy: PolicyProgress) -> str:
+    mean = "-" if policy.mean_return is None else f"{policy.mean_return:.1f}"
+    state = "frozen" if policy.frozen else f"version {policy.version}"
+    return f"{state}  return {mean} ({policy.episodes:,} episodes)"
 
 
 def make_view(name: str, total_env_steps: int | None) -> View:

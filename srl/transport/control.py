@@ -97,7 +97,8 @@ class Report(msgspec.Struct, tag=True):
     worker: str
     counters: dict[str, int] = {}
     seconds: dict[str, float] = {}
-    episodes: list[tuple[float, int]] = []
+    episodes: list[tuple[float, int, str]] = []
+    """Return, length, policy."""
     updates: list[dict[str, float]] = []
 
 

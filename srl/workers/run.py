@@ -116,7 +116,7 @@ def report_of(worker: Worker) -> Report:
         worker=worker.name,
         counters=dict(worker.telemetry.counters),
         seconds=dict(worker.telemetry.seconds),
-        episodes=[(e.agent_return, e.length) for e in worker.telemetry.take_episodes()],
+        episodes=[(e.agent_return, e.length, e.policy) for e in worker.telemetry.take_episodes()],
         updates=worker.telemetry.take_updates(),
     )
 

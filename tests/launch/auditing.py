@@ -7,7 +7,7 @@ valid row with the version stamped on it. The largest difference is the metric
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,7 +16,14 @@ from srl.algorithms.ppo import PPO, PPOConfig, PPOPolicy
 from srl.core.algorithm import Arrays
 from srl.core.collective import Collective
 from srl.core.env import AgentSpec
-from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
+from srl.core.experiment import (
+    ActorsConfig,
+    EnvConfig,
+    EvaluationConfig,
+    Experiment,
+    Route,
+    StopConfig,
+)
 from srl.nets.chunks import Chunks
 
 _KEPT_VERSIONS = 8
@@ -109,3 +116,19 @@ def experiment() -> Experiment[AuditingConfig]:
         stop=StopConfig(env_steps=16_000),
         max_staleness=1,
     )
+
+
+def shared() -> Experiment[AuditingConfig]:
+    """Red against blue, both by one policy."""
+    return replace(
+        experiment(),
+        name="shared",
+        env=EnvConfig(name="toy/match"),
+        evaluation=EvaluationConfig(episodes=20),
+    )
+
+
+def separate() -> Experiment[AuditingConfig]:
+    """Red against blue, each by a policy of its own: all right is 1.6 an episode for both."""
+    routes = (Route(agents="red_*", policy="red"), Route(agents="blue_*", policy="blue"))
+    return replace(shared(), name="separate", routes=routes)

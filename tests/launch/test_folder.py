@@ -28,9 +28,16 @@ def test_run_that_is_running_is_left_alone(folder):
     assert not other.is_running
 
 
-def test_run_that_died_is_settled_by_the_last_row_of_its_metrics(folder):
-    row = {"version": 4, "env_steps": 40, "time": {"seconds": 2.5}}
-    folder.metrics.write_text(json.dumps(row) + '\n{"version": 5, "env')
+def test_run_that_died_is_settled_by_the_last_row_of_each_policy(folder):
+    rows = [
+        {"policy": "a", "version": 3, "updates": 5, "episodes": 1, "mean_return": 9.0},
+        {"policy": "b", "version": 2, "updates": 8, "episodes": 6, "mean_return": 3.0},
+        {"policy": "a", "version": 4, "updates": 7, "episodes": 2, "mean_return": 5.0},
+    ]
+    text = "".join(
+        json.dumps({**row, "env_steps": 40, "time": {"seconds": 2.5}}) + "\n" for row in rows
+    )
+    folder.metrics.write_text(text + '{"version": 5, "env')
     reason = folder.settle()
     assert reason == "its controller (process 7) died without a word"
     assert folder.read("summary.json") == {
@@ -40,6 +47,9 @@ def test_run_that_died_is_settled_by_the_last_row_of_its_metrics(folder):
         "env_steps": 40,
         "seed": 3,
         "version": 4,
+        "updates": 15,
+        "episodes": 8,
+        "mean_return": 4.0,
         "seconds": 2.5,
     }
     assert folder.settle() is None

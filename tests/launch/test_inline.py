@@ -29,6 +29,7 @@ CARTPOLE = {
     "algorithm__batch_size": 256,
     "algorithm__epochs": 2,
 }
+SEPARATE = f"{Path(__file__).parent / 'auditing.py'}:separate"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "identity, staleness 0": ("auditing", TOY | {"seed": 1, "max_staleness": 0}),
     "identity, staleness 1": ("auditing", TOY | {"seed": 2, "stop__env_steps": 10_000}),
@@ -72,6 +73,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "cartpole",
         CARTPOLE | {"seed": 10, "evaluation__count": 1, "evaluation__episodes": 5},
     ),
+    "match, two policies": (SEPARATE, TOY | {"seed": 11, "max_staleness": 1}),
     "cartpole, staleness 0": ("cartpole", CARTPOLE | {"seed": 6, "max_staleness": 0}),
     "cartpole, staleness 1": ("cartpole", CARTPOLE | {"seed": 7, "stop__env_steps": 10_000}),
 }

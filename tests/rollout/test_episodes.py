@@ -23,7 +23,7 @@ def _block():
 def test_return_and_length_leave_the_final_row_out():
     episodes, block = Episodes(2), _block()
     finished = [episodes.observe(block, t) for t in range(5)]
-    assert finished == [{}, {0: (3.0, 2)}, {}, {}, {}]
+    assert finished == [{}, {0: (3.0, 2, "main")}, {}, {}, {}]
 
 
 def test_a_lost_life_ends_no_episode():
@@ -31,7 +31,7 @@ def test_a_lost_life_ends_no_episode():
     block["valid"][2, 0] = True
     assert [episodes.observe(block, t) for t in range(2)] == [{}, {}]
     block["truncated"][2, 0], block["valid"][3, 0] = True, False
-    assert episodes.observe(block, 2) == {0: (3.0, 3)}
+    assert episodes.observe(block, 2) == {0: (3.0, 3, "main")}
 
 
 def test_saved_account_goes_on():
@@ -40,7 +40,7 @@ def test_saved_account_goes_on():
     one.observe(block, 0)
     two.load(one.save())
     one.observe(block, 0)  # does not show in what was saved
-    assert two.observe(block, 1) == {0: (3.0, 2)}
+    assert two.observe(block, 1) == {0: (3.0, 2, "main")}
 
 
 def test_start_over_forgets_the_episode_under_way():

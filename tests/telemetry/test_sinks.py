@@ -39,12 +39,17 @@ EVALUATION = {
 }
 
 
-def row(version):
-    return {"version": version, "env_steps": version * 10, "mean_return": None}
+def row(version, policy="main"):
+    return {
+        "policy": policy,
+        "version": version,
+        "env_steps": version * 10,
+        "mean_return": None,
+    }
 
 
 def test_json_lines_keep_the_clock_apart(tmp_path):
-    sink = JsonLines(tmp_path / "m.jsonl", up_to_version=None)
+    sink = JsonLines(tmp_path / "m.jsonl", versions=None)
     sink.write(row(1), {"seconds": 1.5})
     sink.write_evaluation(EVALUATION)  # has a file of its own
     sink.show(STATE)
@@ -54,17 +59,19 @@ def test_json_lines_keep_the_clock_apart(tmp_path):
 
 def test_json_lines_of_a_resumed_run_forget_what_will_be_learned_again(tmp_path):
     path = tmp_path / "m.jsonl"
-    sink = JsonLines(path, up_to_version=None)
+    sink = JsonLines(path, versions=None)
     for version in (1, 2, 3):
-        sink.write(row(version), {})
+        sink.write(row(version, "a"), {})
+        sink.write(row(version, "b"), {})
     sink.close()
     with path.open("a") as file:
         file.write('{"version": 4, "env_st')  # killed while writing
-    resumed = JsonLines(path, up_to_version=2)
-    resumed.write(row(3), {})
+    resumed = JsonLines(path, versions={"a": 2, "b": 1})
+    resumed.write(row(3, "a"), {})
     resumed.close()
-    assert resumed.last["version"] == 2
-    assert [json.loads(line)["version"] for line in path.read_text().splitlines()] == [1, 2, 3]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [(row["policy"], row["version"]) for row in rows]
+    assert kept == [("a", 1), ("b", 1), ("a", 2), ("a", 3)]
 
 
 def test_tensorboard_files_hold_the_scalars(tmp_path):

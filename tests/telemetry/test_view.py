@@ -11,9 +11,11 @@ UPDATE["train_samples_total"] = 64
 
 def busy_progress():
     progress = Progress()
-    progress.on_report("actor-0", {"env_steps": 1234}, {"env": 3.0, "inference": 1.0}, [(9.5, 3)])
+    progress.on_report(
+        "actor-0", {"env_steps": 1234}, {"env": 3.0, "inference": 1.0}, [(9.5, 3, "main")]
+    )
     progress.on_report("trainer-0", {}, {"learn": 1.0, "wait_for_batch": 3.0}, [])
-    progress.on_update(UPDATE)
+    progress.on_update("main", UPDATE)
     return progress
 
 
@@ -27,6 +29,18 @@ def test_plain_lines_say_progress_and_bottleneck():
     assert "return 9.5 (1 episodes)" in text
     assert "staleness 0.50 (max 1)" in text
     assert "bottleneck: sampling" in text
+
+
+def test_live_table_shows_every_policy_of_several():
+    progress = Progress(["red"], frozen=["blue"])
+    progress.on_report("actor-0", {}, {}, [(9.5, 3, "red"), (-9.5, 3, "blue")])
+    progress.on_update("red", UPDATE)
+    out = io.StringIO()
+    view = LiveTable(Console(file=out, width=160, force_terminal=True), "toy", None)
+    view.show(progress, 2.0)
+    view.close()
+    assert "version 1  return 9.5 (1 episodes)" in out.getvalue()
+    assert "frozen  return -9.5 (1 episodes)" in out.getvalue()
 
 
 def test_live_table_shows_the_time_split_of_each_kind():

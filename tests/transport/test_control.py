@@ -41,7 +41,7 @@ MESSAGES = [
     Save(3, "/run/checkpoints/.00000003.writing"),
     SAVED,
     Ready("actor-0", 123, 0.5, 40.0, has_torch=False),
-    Report("actor-0", {"env_steps": 2**40}, {"env": 0.5}, [(1.5, 7)], [{"loss": 0.1}]),
+    Report("actor-0", {"env_steps": 2**40}, {"env": 0.5}, [(1.5, 7, "main")], [{"loss": 0.1}]),
     Evaluated("evaluator-0", EvaluatedVersion("main", 3, 1.5, 0.5, 20, 1e9, "ab" * 32, "x")),
     Failure("actor-0", "it broke", "Traceback ...", is_user_error=True),
     Accounts({"main": {"sent": 3}}),

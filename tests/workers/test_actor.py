@@ -198,7 +198,7 @@ def test_counters_and_episodes_are_exact():
     assert telemetry.counters["agent_steps"] == 2 * 2 * 9
     episodes = telemetry.take_episodes()
     assert len(episodes) == 2 * 2 * 3
-    assert set(episodes) == {(3.0, 3)}  # 0 + 1 + 2
+    assert set(episodes) == {(3.0, 3, "main")}  # 0 + 1 + 2
     assert telemetry.take_episodes() == []
 
 
