@@ -28,15 +28,14 @@ class Evaluations:
     def open(self, restarted_at: Mapping[str, int] | None) -> list[str]:
         """Go on from what is there, up to the versions a resumed run begins at; notes, in words."""
         path = self._folder.evaluations
-        newest = None if restarted_at is None else max(restarted_at.values())
-        self._rows = JsonLines(path, up_to_version=newest)
+        self._rows = JsonLines(path, versions=restarted_at)
         self._known = {(str(row["policy"]), int(row["version"])) for row in read_rows(path)}
         notes = self.store.repair()
         if restarted_at is None:
             return notes
         for row in read_rows(self._folder.metrics) if self._folder.metrics.is_file() else ():
-            for policy in self._learned:
-                self.learned(policy, row["version"], row["env_steps"], row["time"]["seconds"])
+            clock = row["time"]["seconds"]
+            self.learned(row["policy"], row["version"], row["env_steps"], clock)
         for policy in self.store.policies() if self.store.exists else ():
             self.store.roll_back(policy, restarted_at.get(policy, 0))
             if BEST in self.store.tags(policy):
