@@ -120,12 +120,14 @@ def summary(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if name not in CLOCKS}
 
 
-def kept(folder: Path) -> tuple[list[Any], dict[str, int]]:
+def kept(folder: Path) -> tuple[list[Any], dict[str, dict[str, int]]]:
     """Every version kept, without its clocks, and the tags."""
     store = VersionStore(folder / "versions")
-    found = [replace(v, created=0.0, seconds=0.0) for v in store.newest("main", 1000)]
+    policies = store.policies() if store.exists else []
+    newest = [v for policy in policies for v in store.newest(policy, 1000)]
+    found = [replace(v, created=0.0, seconds=0.0) for v in newest]
     assert {v.file for v in found} == {p.name for p in store.folder.glob("*.safetensors")}
-    return found, store.tags("main")
+    return found, {policy: store.tags(policy) for policy in policies}
 
 
 def assert_same(one: Path, other: Path) -> None:
