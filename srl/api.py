@@ -22,14 +22,15 @@ from srl.core.env import AgentSpec, Discrete, MultiDiscrete, Observation
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.core.names import absolute_reference, load_object, nearest
-from srl.launch.config import decode_experiment
 from srl.launch.controller import Controller
 from srl.launch.evaluate import Evaluation, evaluate, load_players, load_policy
 from srl.launch.folder import RunFolder, default_folder
 from srl.launch.initialise import fresh_sections, read_donor, write_initial
+from srl.launch.opening import find_opponents, open_run, plan_run, read_experiment
 from srl.launch.options import parse_options, to_arguments
 from srl.launch.plan import Plan, make_plan
 from srl.launch.play import PlayedEpisode, play
+from srl.launch.pool import pin
 from srl.learning.checkpoint import (
     Checkpoint,
     latest_checkpoint,
@@ -89,12 +90,14 @@ def train_experiment(experiment: Experiment[Any], view: ViewFactory) -> Run:
     """Train a complete experiment in a new run folder."""
     check_devices(experiment)
     check_metrics(experiment.metrics)
-    plan = make_plan(experiment)
+    frozen = find_opponents(experiment)
+    plan = make_plan(experiment, {p: [f.opponent for f in found] for p, found in frozen.items()})
     sections = None
     if experiment.init_from is not None:
         sections = fresh_sections(experiment, plan, read_donor(Path(experiment.init_from)))
     path = Path(experiment.out) if experiment.out else default_folder(experiment.name)
     folder = RunFolder.create(path)
+    pin(folder.path, frozen)
     checkpoint = None if sections is None else write_initial(folder, sections, plan)
     return _run(experiment, folder, checkpoint, view, plan)
 
@@ -113,17 +116,17 @@ def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
         raise ConfigError("resume goes on in the run's own folder: it takes no --out")
     folder = RunFolder.open(path, to_write=True)
     folder.settle()
-    before = _experiment_of(folder)
+    before = read_experiment(folder)
     experiment = parse_options(before, arguments)
     checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
     if _shape(before) != _shape(experiment):
         checkpoint = trainers_only(checkpoint)
     check_devices(experiment)
     check_metrics(experiment.metrics)
-    plan = make_plan(experiment)
+    plan = plan_run(folder, experiment)
     if not any(section.startswith("actor") for section in checkpoint.sections):
         plan = msgspec.structs.replace(plan, restarted_at=int(checkpoint.manifest["version"]))
-    for route in plan.routes:
+    for route in plan.learning:
         load_policy(experiment, route, checkpoint)  # raises where the network is another
     return _run(experiment, folder, checkpoint, view, plan)
 
@@ -353,21 +356,6 @@ def _run(
             shown.close()
         folder.unlock()
     return Run(folder.path, summary)
-
-
-def _experiment_of(folder: RunFolder) -> Experiment[Any]:
-    data = folder.read("config.json")
-    try:
-        return decode_experiment(data)
-    except ConfigError as error:
-        raise ConfigError(f"{folder.path / 'config.json'}: {error}") from error
-
-
-def open_run(path: Path) -> tuple[RunFolder, Experiment[Any], Plan]:
-    """A run that is there, to look at."""
-    folder = RunFolder.open(path)
-    experiment = _experiment_of(folder)
-    return folder, experiment, make_plan(experiment)
 
 
 def check_devices(experiment: Experiment[Any]) -> None:

@@ -28,6 +28,9 @@ class Records:
     """Rows of a training chunk; the rollout is a multiple of it."""
     burn_in: int = 0
     """Rows before each chunk over which a recurrent state is brought up to date."""
+    members: int = 0
+    """Of a pool, how many sets of parameters it holds: `policy_id` then says, in every row, by which
+    of them its lane plays. It changes only where an episode begins."""
 
 
 class Policy(Protocol):

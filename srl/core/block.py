@@ -37,12 +37,16 @@ OUTCOME = Spec(
         Field("truncated", (), "bool"),
     )
 )
+POLICY_ID = Spec((Field("policy_id", (), "int64"),))
+"""Which policy of a pool a lane plays by."""
 VERSION = Spec((Field("version", (), "int64"),))
 
 
 def route_spec(agent: AgentSpec, records: Records) -> Spec:
     """The Spec of the blocks of one route: what its agents see, answer, remember and get."""
     seen = agent.observation_spec + MASKS
+    if records.members:
+        seen += POLICY_ID
     return HEAD + seen + records.outputs + records.state + VERSION + OUTCOME
 
 
@@ -56,7 +60,8 @@ def route_layout(
 
 def input_names(agent: AgentSpec, records: Records) -> tuple[str, ...]:
     """Fields that a policy is shown."""
-    return (*agent.observation_names, "first", *records.state.names)
+    pooled = POLICY_ID.names if records.members else ()
+    return (*agent.observation_names, "first", *pooled, *records.state.names)
 
 
 def aligned(num_bytes: int) -> int:

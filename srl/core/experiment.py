@@ -196,6 +196,9 @@ class Route:
     """Pattern of agent names: * stands for any text, ? for any letter, [ab] for one of these."""
     policy: str = "main"
     """Name of the policy: letters, digits and _ - . after a first letter or digit."""
+    frozen: tuple[str, ...] = ()
+    """Runs whose policies these agents play by and which do not learn: RUN (its newest checkpoint),
+    RUN@VERSION or RUN@TAG. Of several, each lane draws one for every episode."""
 
     def __post_init__(self) -> None:
         if not _POLICY_NAME.fullmatch(self.policy):
@@ -272,6 +275,8 @@ class Experiment(Generic[AlgorithmT]):
                 f"({self.num_ranks}), because each actor sends its blocks to one trainer: use "
                 f"--actors.count {more}, or another --trainers.count"
             )
+        if all(route.frozen for route in self.routes):
+            raise ConfigError("all routes are frozen: at least one policy must learn")
         if self.launcher == "local" and self.samples == "inline":
             raise ConfigError(
                 "launcher local runs workers in processes of their own, so samples cannot be "

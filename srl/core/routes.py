@@ -16,6 +16,8 @@ class RoutedAgents:
     policy: str
     agents: tuple[int, ...]
     agent: AgentSpec
+    frozen: tuple[str, ...] = ()
+    """Where its policies come from, if they do not learn."""
 
 
 def route_agents(
@@ -34,7 +36,7 @@ def route_agents(
         else:
             patterns = [route.agents for route in routes]
             raise ConfigError(f"no route matches agent {name!r}: the patterns are {patterns}")
-    specs = list(agents.values())
+    specs, frozen = list(agents.values()), {route.policy: route.frozen for route in routes}
     routed = []
     for policy, indices in members.items():
         first = specs[indices[0]]
@@ -43,5 +45,5 @@ def route_agents(
                 f"the agents of policy {policy!r} do not see and do the same: give agents of "
                 "different spaces different policies"
             )
-        routed.append(RoutedAgents(policy, tuple(indices), first))
+        routed.append(RoutedAgents(policy, tuple(indices), first, frozen[policy]))
     return tuple(routed)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import zmq
 
-from srl.core.algorithm import AlgorithmConfig
+from srl.core.algorithm import AlgorithmConfig, Policy
 from srl.core.block import input_names
 from srl.core.collective import Alone, Group
 from srl.core.experiment import EnvConfig
@@ -39,6 +39,7 @@ from srl.streams.parameters.inline import InlineParameters
 from srl.streams.parameters.shm import ShmPublisher, ShmSubscriber
 from srl.streams.samples.inline import InlineSamples
 from srl.streams.samples.shm import ShmConsumer, ShmProducer
+from srl.streams.samples.workspace import Workspace
 from srl.transport.arena import Arena
 from srl.transport.blocks import BlockArena, block_arena_bytes
 
@@ -86,16 +87,23 @@ class InlineConnector:
         num_actors = plan.experiment["actors"]["count"]
         self._plan = plan
         self.samples: dict[str, InlineSamples] = {}
+        self.workspaces: dict[str, BlockArena] = {}
         self.parameters: dict[str, InlineParameters] = {}
         for route in plan.routes:
             layout = route.layout()
             arena = Arena.heap(block_arena_bytes(layout, num_actors, route.slots))
             blocks = BlockArena(arena.buffer, layout, num_actors, route.slots)
-            self.samples[route.policy] = InlineSamples(blocks)
             self.parameters[route.policy] = InlineParameters()
+            if route.is_frozen:
+                self.workspaces[route.policy] = blocks
+                self.parameters[route.policy] = pinned_parameters(plan, route)
+            else:
+                self.samples[route.policy] = InlineSamples(blocks)
 
     def producer(self, route: RoutePlan, actor: int) -> SampleProducer:
         """An actor's end of the sample stream."""
+        if route.is_frozen:
+            return Workspace(self.workspaces[route.policy], actor)
         return self.samples[route.policy].producer(actor)
 
     def consumer(self, route: RoutePlan, rank: int) -> SampleConsumer:
@@ -144,6 +152,8 @@ class ShmConnector:
 
     def producer(self, route: RoutePlan, actor: int) -> SampleProducer:
         """An actor's end of the sample stream."""
+        if route.is_frozen:
+            return Workspace(self._blocks(route), actor)
         return ShmProducer(
             self._blocks(route),
             self._address("samples", route, actor % self._plan.num_ranks),
@@ -167,6 +177,8 @@ class ShmConnector:
 
     def subscriber(self, route: RoutePlan) -> ParameterSubscriber:
         """A policy's end of the parameter stream."""
+        if route.is_frozen:
+            return pinned_parameters(self._plan, route)
         return ShmSubscriber(self._arenas[f"parameters/{route.policy}"], route.weights_spec())
 
     def client(self, route: RoutePlan, actor: int) -> InferenceClient:
@@ -224,12 +236,28 @@ def inline_inference(
     plan: Plan, route: RoutePlan, actor: int, parameters: ParameterSubscriber
 ) -> InlineInference:
     """A copy of the policy inside an actor."""
+    policy = _make_policy(plan, route, seed=worker_seed(plan, "actor", actor, route), device="cpu")
+    names = input_names(route.agent_spec(), route.records())
+    return InlineInference(policy, parameters, names)
+
+
+def pinned_parameters(plan: Plan, route: RoutePlan) -> InlineParameters:
+    """The parameters of a frozen policy: one version, read from the run folder."""
+    from srl.launch.pool import pinned_weights
+
+    parameters = InlineParameters()
+    parameters.publish(pinned_weights(Path(plan.folder), route.policy), 0)
+    return parameters
+
+
+def _make_policy(plan: Plan, route: RoutePlan, *, seed: int, device: str) -> Policy:
+    """The policy of a route, with fresh weights."""
+    if route.is_frozen:
+        from srl.launch.pool import make_pool
+
+        return make_pool(route.opponents, seed=seed, device=device)
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
-    agent = route.agent_spec()
-    policy = algorithm.make_policy(
-        agent, seed=worker_seed(plan, "actor", actor, route), device="cpu"
-    )
-    return InlineInference(policy, parameters, input_names(agent, route.records()))
+    return algorithm.make_policy(route.agent_spec(), seed=seed, device=device)
 
 
 def worker_seed(plan: Plan, kind: str, index: int, route: RoutePlan) -> int:
@@ -263,6 +291,7 @@ def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker
             scale_rewards=config.scale_rewards,
             clip_rewards=config.clip_rewards,
             policy=route.policy,
+            seed=worker_seed(plan, "actor", worker.index, route),
         )
         for route in plan.routes
     ]
@@ -273,9 +302,9 @@ def _build_policy(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worke
     from srl.workers.policy import PolicyWorker
 
     route = plan.route(worker.policy)
-    algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
-    policy = algorithm.make_policy(
-        route.agent_spec(),
+    policy = _make_policy(
+        plan,
+        route,
         seed=worker_seed(plan, "policy", worker.index, route),
         device=plan.experiment["policies"]["device"],
     )
@@ -289,19 +318,22 @@ def _build_evaluator(plan: Plan, worker: WorkerPlan, connector: Connector) -> Wo
     wanted = plan.experiment["evaluation"]
     num_envs, per_lane = evaluation_lanes(wanted["episodes"])
     config = msgspec.convert(plan.experiment["env"], EnvConfig)
-    algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
     sets = tuple(route.agents for route in plan.routes)
     players = []
     for route in plan.routes:
-        agent = route.agent_spec()
         seed = worker_seed(plan, "evaluator", worker.index, route)
-        policy = algorithm.make_policy(agent, seed=seed, device="cpu")
-        players.append(Player(route.policy, agent, policy, route.agents))
+        policy = _make_policy(plan, route, seed=seed, device="cpu")
+        if route.is_frozen:
+            policy.load_weights(connector.subscriber(route).fetch()[1])
+        counts = not route.is_frozen
+        players.append(
+            Player(route.policy, route.agent_spec(), policy, route.agents, counts=counts)
+        )
     return Evaluator(
         worker.name,
         partial(evaluation_env, config, plan.experiment["seed"], num_envs, sets),
         players,
-        {route.policy: connector.subscriber(route) for route in plan.routes},
+        {route.policy: connector.subscriber(route) for route in plan.learning},
         episodes_per_lane=per_lane,
         every=wanted["every"],
         folder=Path(plan.folder) / "versions",

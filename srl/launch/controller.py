@@ -127,12 +127,14 @@ class Controller:
         self._folder = folder
         self._view = view
         self._checkpoint = checkpoint
-        self._progress = Progress([route.policy for route in plan.routes])
+        learning = [route.policy for route in plan.learning]
+        frozen = [route.policy for route in plan.routes if route.is_frozen]
+        self._progress = Progress(learning, frozen)
         self._failure: Failure | None = None
         self._ledgers: dict[str, Ledger] | None = None
         """Policy to what became of its blocks in this start of the run; None before its end."""
         self._last_ledgers: dict[str, Ledger] = {}
-        self._ledgers_before = {route.policy: Ledger() for route in plan.routes}
+        self._ledgers_before = {policy: Ledger() for policy in learning}
         self._waiting_for = {worker.name for worker in plan.workers}
         self._heard: dict[str, float] = {}
         self._status = "failed"
@@ -142,8 +144,7 @@ class Controller:
         """Policy to the mean of its own."""
         self._contract: tuple[list[str], list[str]] = ([], [])
         self._sinks: list[Sink] = []
-        policies = [route.policy for route in plan.routes]
-        self._evaluations = Evaluations(folder, policies, keep=experiment.evaluation.keep)
+        self._evaluations = Evaluations(folder, learning, keep=experiment.evaluation.keep)
         self._show_at = 0.0
         self._started = time.monotonic()
         self._ended: float | None = None
@@ -345,7 +346,7 @@ class Controller:
         for sink in self._sinks:
             sink.write_evaluation(row)
         if self._evaluations.best[found.policy].version == found.version:
-            of = f" of {found.policy}" if len(self._plan.routes) > 1 else ""
+            of = f" of {found.policy}" if len(self._plan.learning) > 1 else ""
             self._say(
                 f"version {found.version}{of} is the best so far: return {found.eval_return:.1f} "
                 f"± {found.eval_std:.1f} over {found.eval_episodes} episodes"
@@ -406,7 +407,7 @@ class Controller:
             return
         self._eval_return = result.mean
         if result.is_complete:
-            for player in players:
+            for player in (p for p in players if p.counts):
                 returns = result.by_policy[player.name]
                 self._eval_returns[player.name] = sum(returns) / len(returns)
                 version = int(checkpoint.manifest["versions"][player.name])

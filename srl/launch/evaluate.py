@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from srl.core.spec import spec_of
 from srl.launch.env_factory import evaluation_env, evaluation_lanes
 from srl.launch.folder import RunFolder
 from srl.launch.plan import Plan, RoutePlan, worker_name
+from srl.launch.pool import make_pool, pinned_weights
 from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
 from srl.learning.versions import LATEST, VersionStore
 from srl.rollout.match import Match, Player
@@ -80,17 +82,32 @@ def load_players(
         return players_of(experiment, plan, read_checkpoint(latest_checkpoint(folder.checkpoints)))
     store = VersionStore(folder.versions)
     return [
-        _player(route, load_version(experiment, route, store, version)) for route in plan.routes
+        _player(
+            plan,
+            route,
+            None if route.is_frozen else load_version(experiment, route, store, version),
+        )
+        for route in plan.routes
     ]
 
 
 def players_of(experiment: Experiment[Any], plan: Plan, checkpoint: Checkpoint) -> list[Player]:
     """The policies of a checkpoint."""
-    return [_player(r, load_policy(experiment, r, checkpoint)) for r in plan.routes]
+    return [
+        _player(
+            plan, route, None if route.is_frozen else load_policy(experiment, route, checkpoint)
+        )
+        for route in plan.routes
+    ]
 
 
-def _player(route: RoutePlan, policy: Policy) -> Player:
-    return Player(route.policy, route.agent_spec(), policy, route.agents)
+def _player(plan: Plan, route: RoutePlan, policy: Policy | None) -> Player:
+    """A policy that learned, or the frozen one of a route."""
+    if policy is None:
+        policy = make_pool(route.opponents, seed=0, device="cpu")
+        policy.load_weights(pinned_weights(Path(plan.folder), route.policy))
+    counts = not route.is_frozen
+    return Player(route.policy, route.agent_spec(), policy, route.agents, counts=counts)
 
 
 def evaluate(

@@ -4,13 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from srl.core.experiment import Experiment
+from srl.launch.opening import find_opponents
 from srl.launch.plan import make_plan
 from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
 
 
 def explain(experiment: Experiment[Any]) -> str:
     """The graph: workers, streams, batches, memory."""
-    plan = make_plan(experiment)
+    found = find_opponents(experiment)
+    plan = make_plan(experiment, {p: [f.opponent for f in frozen] for p, frozen in found.items()})
     actors = experiment.actors
     lines = [
         f"{experiment.name}: {type(experiment.algorithm).__name__} on {experiment.env.name}",
@@ -31,12 +33,14 @@ def explain(experiment: Experiment[Any]) -> str:
     lines += ["", "streams", *(f"  {edge}" for edge in plan.edges())]
     for route in plan.routes:
         layout = route.layout()
+        rows = route.batch * route.rollout * route.lanes
+        batch = f"  batch: {route.batch} blocks = {rows} rows"
         lines += [
             "",
             f"policy {route.policy}",
             f"  block: {route.rollout} + 1 rows x {route.lanes} lanes, "
             f"{layout.nbytes / 1e6:.3f} MB",
-            f"  batch: {route.batch} blocks = {route.batch * route.rollout * route.lanes} rows",
+            *(["  frozen: its blocks are never sent"] if route.is_frozen else [batch]),
             f"  fields: {', '.join(layout.spec.names)}",
         ]
     lines += ["", "memory", *(f"  {n}: {b / 1e6:.3f} MB" for n, b in plan.arenas().items())]

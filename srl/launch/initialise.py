@@ -50,7 +50,7 @@ def fresh_sections(experiment: Experiment[Any], plan: Plan, donor: Checkpoint) -
 
 def write_initial(folder: RunFolder, sections: dict[str, Arrays], plan: Plan) -> Checkpoint:
     """Make them version 0 of a new run."""
-    policies = [route.policy for route in plan.routes]
+    policies = [route.policy for route in plan.learning]
     manifest = {
         "seconds": 0.0,
         "progress": Progress(policies).to_dict(),

@@ -17,6 +17,7 @@ from srl.core.worker import Worker
 from srl.launch.connect import InlineConnector, build_worker
 from srl.launch.plan import Plan
 from srl.learning.checkpoint import Checkpoint, write_part
+from srl.streams.samples.workspace import load_workspace, save_workspace
 from srl.transport.control import Accounts, Message, Ready, Save, Saved, Stopped
 from srl.workers.run import evaluations_of, failure_of, report_of
 
@@ -48,6 +49,9 @@ class InlineLauncher:
         for policy, stream in self._connector.samples.items():
             if f"samples-{policy}" in sections:
                 stream.load(sections[f"samples-{policy}"])
+        for policy, blocks in self._connector.workspaces.items():
+            if f"workspace-{policy}" in sections:
+                load_workspace(blocks, sections[f"workspace-{policy}"])
         for worker in self._workers:
             if worker.name in sections:
                 worker.load(sections[worker.name])
@@ -71,6 +75,8 @@ class InlineLauncher:
         sections: dict[str, Arrays] = {worker.name: worker.save() for worker in self._workers}
         for policy, stream in self._connector.samples.items():
             sections[f"samples-{policy}"] = stream.save()
+        for policy, blocks in self._connector.workspaces.items():
+            sections[f"workspace-{policy}"] = save_workspace(blocks)
         for worker in self._workers:
             sections[f"telemetry-{worker.name}"] = self._save_unreported(worker)
         versions = {

@@ -207,7 +207,7 @@ class NodeAgent:
         num_actors = self._plan.experiment["actors"]["count"]
         processes = {process.name: process for process in self._processes}
         ledgers = {}
-        for route in self._plan.routes:
+        for route in self._plan.learning:
             buffer = self._arenas[f"samples/{route.policy}"].buffer
             table = SlotTable(buffer, num_actors, route.slots, self._plan.num_ranks)
             names = [worker_name("trainer", route.policy, i) for i in range(self._plan.num_ranks)]

@@ -5,7 +5,7 @@ little, the policy is made, the memory is added up.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,17 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     """Of policy workers and trainers: whose."""
 
 
+class Opponent(msgspec.Struct, frozen=True):
+    """A frozen policy: what makes it, but for its weights."""
+
+    source: str
+    """Where it comes from: RUN, RUN@VERSION or RUN@TAG."""
+    algorithm: dict[str, Any]
+    """The config of its own algorithm."""
+    agent: dict[str, Any]
+    """What it was made to see and do."""
+
+
 class RoutePlan(msgspec.Struct, frozen=True):
     """One policy: its agents, its blocks, its streams."""
 
@@ -63,6 +74,14 @@ class RoutePlan(msgspec.Struct, frozen=True):
     """Blocks of one batch."""
     slots: int
     """Slots of one actor in the sample arena."""
+    opponents: tuple[Opponent, ...] = ()
+    """The policies it is made of, if it is frozen: it then has no trainer, and its blocks are never
+    sent."""
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it plays and does not learn."""
+        return bool(self.opponents)
 
     def agent_spec(self) -> AgentSpec:
         """What the agents see and do."""
@@ -71,7 +90,11 @@ class RoutePlan(msgspec.Struct, frozen=True):
     def records(self) -> Records:
         """What its blocks hold beside observations and outcomes."""
         return Records(
-            Spec.from_json(self.outputs), Spec.from_json(self.state), self.chunk, self.burn_in
+            Spec.from_json(self.outputs),
+            Spec.from_json(self.state),
+            self.chunk,
+            burn_in=self.burn_in,
+            members=len(self.opponents),
         )
 
     def weights_spec(self) -> Spec:
@@ -109,6 +132,11 @@ class Plan(msgspec.Struct, frozen=True):
         """The route of a policy."""
         return next(route for route in self.routes if route.policy == policy)
 
+    @property
+    def learning(self) -> tuple[RoutePlan, ...]:
+        """The routes whose policies learn."""
+        return tuple(route for route in self.routes if not route.is_frozen)
+
     def worker(self, name: str) -> WorkerPlan:
         """A worker, by name."""
         return next(worker for worker in self.workers if worker.name == name)
@@ -141,7 +169,8 @@ class Plan(msgspec.Struct, frozen=True):
             arenas[f"samples/{policy}"] = block_arena_bytes(
                 route.layout(), num_actors, route.slots, self.num_ranks
             )
-            arenas[f"parameters/{policy}"] = parameter_arena_bytes(route.weights_spec())
+            if not route.is_frozen:
+                arenas[f"parameters/{policy}"] = parameter_arena_bytes(route.weights_spec())
             if self.inference == "shm":
                 for index in range(self.experiment["policies"]["count"]):
                     arenas[f"replies/{policy}/{index}"] = self.replies(route).nbytes
@@ -160,7 +189,7 @@ class Plan(msgspec.Struct, frozen=True):
             f"at most (max-staleness + 1) x {route.batch} = {ahead * route.batch} blocks may be "
             f"under way, fewer than there are groups ({groups}): some of them will always wait; "
             "use a larger --algorithm.batch-size, or fewer actors or groups"
-            for route in self.routes
+            for route in self.learning
             if ahead * route.batch < groups
         ]
 
@@ -174,6 +203,11 @@ class Plan(msgspec.Struct, frozen=True):
         lines = []
         for route in self.routes:
             p = route.policy
+            if route.is_frozen:
+                where = "in each actor" if self.inference == "inline" else "in policy workers"
+                sources = ", ".join(opponent.source for opponent in route.opponents)
+                lines.append(f"actors == inference/{p} ==> frozen {where}: {sources}")
+                continue
             if self.inference == "inline":
                 lines.append(f"actors == inference/{p} (inline) ==> a copy of {p} in each actor")
                 lines.append(f"trainer {p} -- parameters/{p} ({self.samples}) --> actors")
@@ -186,8 +220,15 @@ class Plan(msgspec.Struct, frozen=True):
         return lines
 
 
-def make_plan(experiment: Experiment[Any]) -> Plan:
-    """Check the experiment against its env and add up what it needs."""
+def make_plan(
+    experiment: Experiment[Any], opponents: Mapping[str, Sequence[Opponent]] | None = None
+) -> Plan:
+    """Check the experiment against its env and add up what it needs.
+
+    Args:
+        experiment: what to run.
+        opponents: policy to what it is made of, for those that are frozen.
+    """
     spec = env_spec(experiment.env)
     routed = route_agents(experiment.routes, spec.agents)
     sets = tuple(route.agents for route in routed)
@@ -196,13 +237,22 @@ def make_plan(experiment: Experiment[Any]) -> Plan:
         probe_env(probe, routed)
     finally:
         probe.close()
-    routes = tuple(_plan_route(experiment, route) for route in routed)
+    learning = [_plan_route(experiment, route) for route in routed if not route.frozen]
+    if not learning:
+        raise ConfigError("no agent plays by a policy that learns: all of its routes are frozen")
+    frozen = [
+        _plan_frozen(learning[0], route, (opponents or {})[route.policy], experiment)
+        for route in routed
+        if route.frozen
+    ]
+    plans = {route.policy: route for route in (*learning, *frozen)}
+    routes = tuple(plans[route.policy] for route in routed)
     plan = Plan(
         experiment=encode_experiment(experiment),
         inference=experiment.inference_substrate,
         samples=experiment.samples_substrate,
         routes=routes,
-        workers=tuple(_plan_workers(experiment, [route.policy for route in routes])),
+        workers=tuple(_plan_workers(experiment, routes)),
         env_restores=spec.restores,
         num_ranks=experiment.num_ranks,
     )
@@ -295,15 +345,60 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
     )
 
 
+def _plan_frozen(
+    model: RoutePlan,
+    routed: RoutedAgents,
+    opponents: Sequence[Opponent],
+    experiment: Experiment[Any],
+) -> RoutePlan:
+    """A route whose blocks have the rows of one that learns, and what the opponents record."""
+    from srl.launch.pool import make_pool
+
+    for opponent in opponents:
+        theirs = AgentSpec.from_dict(opponent.agent)
+        if difference := _misfit(routed.agent, theirs):
+            raise ConfigError(
+                f"{opponent.source} cannot play for policy {routed.policy!r}: {difference}"
+            )
+    pool = make_pool(opponents, seed=0, device="cpu")
+    return msgspec.structs.replace(
+        model,
+        policy=routed.policy,
+        agents=routed.agents,
+        agent=routed.agent.to_dict(),
+        outputs=pool.records.outputs.to_json(),
+        state=pool.records.state.to_json(),
+        weights=spec_of(pool.weights()).to_json(),
+        lanes=model.envs * len(routed.agents),
+        batch=0,
+        slots=experiment.actors.groups,
+        opponents=tuple(opponents),
+    )
+
+
+def _misfit(ours: AgentSpec, theirs: AgentSpec) -> str | None:
+    """Why a policy made for `theirs` cannot play for agents that are `ours`; None where it can."""
+    if difference := ours.observation_spec.difference(
+        AgentSpec(theirs.observations, ours.action, theirs.central or ours.central).observation_spec
+    ):
+        return f"{difference} (here: this run, there: the opponent's)"
+    if ours.observations != theirs.observations:
+        return "its observations have other values, or another order"
+    if ours.action != theirs.action:
+        return f"the actions of this run are {ours.action}, the opponent's {theirs.action}"
+    return None
+
+
 def worker_name(kind: str, policy: str, index: int) -> str:
     """A worker's name in messages, files and checkpoints."""
     return f"{kind}-{index}" if policy in ("", "main") else f"{kind}-{policy}-{index}"
 
 
-def _plan_workers(experiment: Experiment[Any], policies: Sequence[str]) -> list[WorkerPlan]:
+def _plan_workers(experiment: Experiment[Any], routes: Sequence[RoutePlan]) -> list[WorkerPlan]:
+    policies = [route.policy for route in routes]
     workers = [
         WorkerPlan(worker_name("trainer", p, rank), "trainer", rank, p)
-        for p in policies
+        for p in [route.policy for route in routes if not route.is_frozen]
         for rank in range(experiment.num_ranks)
     ]
     if experiment.inference_substrate != "inline":
@@ -342,6 +437,10 @@ def _check_memory(plan: Plan, experiment: Experiment[Any]) -> None:
 
 def _memory_in_words(route: RoutePlan, experiment: Experiment[Any]) -> str:
     """How the size of a sample arena comes about."""
+    if route.is_frozen:
+        return (
+            f"{experiment.actors.count} actors x {route.slots} groups for the frozen {route.policy}"
+        )
     actors, block = experiment.actors, route.layout().nbytes
     ranks = experiment.num_ranks
     needed = block_arena_bytes(route.layout(), actors.count, route.slots, ranks) / 1e6

@@ -15,6 +15,7 @@ from srl.core.env import AgentSpec, ObservationRows, OutcomeRows
 from srl.core.streams import Grant, InferenceClient, SampleProducer
 from srl.core.telemetry import Episode
 from srl.rollout.episodes import Episodes
+from srl.rollout.opponents import Opponents
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class RouteEnds:
     clip_rewards: float | None = None
     policy: str = "main"
     """Whose episodes they are."""
+    seed: int = 0
+    """Of the draws of a pool's policies."""
 
 
 class Lanes:
@@ -46,6 +49,7 @@ class Lanes:
         self.carry = Block.allocate(replace(layout, rows=self.burn_in + 1))
         self.carry["lane"][:] = lane_ids
         self.episodes = Episodes(len(lane_ids), ends.policy)
+        self.opponents = Opponents(ends.records.members, len(lane_ids), ends.seed)
         self._states = ends.records.state.names
         self._lead = (layout.envs, layout.lanes // layout.envs)
 
@@ -79,6 +83,7 @@ class Lanes:
 
     def ask(self, group: int, t: int) -> None:
         """Ask for the actions of row `t`."""
+        self.opponents.show(self.block, t)
         if self._states:
             self.block.record_state(self._states, t)
         self.ends.inference.post(group, self._granted(), t)

@@ -15,6 +15,7 @@ from srl.core.block import Block, input_names, route_layout
 from srl.core.env import AgentSpec, Env
 from srl.core.telemetry import Episode
 from srl.rollout.episodes import Episodes
+from srl.rollout.opponents import Opponents
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,14 @@ class _Seat:
         self.block = Block.allocate(layout)
         self.carry = Block.allocate(replace(layout, rows=1))
         self.episodes = Episodes(num_lanes, player.name)
+        self.opponents = Opponents(records.members, num_lanes, 0)
         self.played: list[list[Episode]] = [[] for _ in range(num_lanes)]
         self._inputs = input_names(player.agent, records)
         self._act = player.policy.act if sampled else player.policy.act_greedy
 
     def act(self) -> np.ndarray:
         """Answer row 0; its actions, `[E, A, *shape]`."""
+        self.opponents.show(self.block, 0)
         self.block.answer(self._act(self.block.inputs(self._inputs, 0)), 0)
         actions = self.block["action"][0]
         return actions.reshape(self.block.layout.envs, -1, *actions.shape[1:])
@@ -62,6 +65,7 @@ class _Seat:
     def save(self) -> Arrays:
         """The row shown, the episodes under way and those played, copied."""
         state: Arrays = {f"under_way.{k}": v for k, v in self.episodes.save().items()}
+        state |= {f"opponents.{k}": v for k, v in self.opponents.save().items()}
         played = [(e.agent_return, e.length) for lane in self.played for e in lane]
         return state | {
             "block": self.block.buffer.copy(),
@@ -73,6 +77,7 @@ class _Seat:
         """Take over what `save` returned."""
         np.copyto(self.block.buffer, state["block"])
         self.episodes.load(subset(state, "under_way."))
+        self.opponents.load(subset(state, "opponents."))
         rest = iter(state["played"])
         for lane, count in enumerate(state["played_by_lane"]):
             rows = [next(rest) for _ in range(int(count))]

@@ -101,6 +101,8 @@ class Group:
             state[f"{number}.carry"] = lanes.carry.buffer.copy()
             episodes = lanes.episodes.save()
             state |= {f"{number}.episodes.{name}": array for name, array in episodes.items()}
+            opponents = lanes.opponents.save()
+            state |= {f"{number}.opponents.{name}": array for name, array in opponents.items()}
         return state
 
     def load(self, state: Mapping[str, np.ndarray]) -> bool:
@@ -113,6 +115,7 @@ class Group:
                 lanes.grant = lanes.ends.producer.resume(slot, min_version)
             np.copyto(lanes.carry.buffer, state[f"{number}.carry"])
             lanes.episodes.load(subset(state, f"{number}.episodes."))
+            lanes.opponents.load(subset(state, f"{number}.opponents."))
         seen = [
             lanes.carry_rows() if lanes.grant is None else lanes.observation_rows(self.row)
             for lanes in self.lanes
