@@ -3,7 +3,7 @@
 Resumable: results accumulate in SET.json (the set without a name: learn.json); a case that is there is
 not run again.
 
-    python benchmarks/learn.py [recall|half-cheetah] [--again]
+    python benchmarks/learn.py [recall|half-cheetah] [--again] [--parallel N]
 """
 
 import argparse
@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -59,22 +59,29 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("set", nargs="?", default="learn", choices=list(SETS))
     parser.add_argument("--again", action="store_true", help="run every case anew")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at a time")
     options = parser.parse_args()
     file = HERE / f"{options.set}.json"
     results = {} if options.again or not file.exists() else json.loads(file.read_text())
+    left = []
     for case, words in SETS[options.set].items():
         command = words.replace(str(HERE), "benchmarks")
         done = results.setdefault(case, {"command": f"srl {command}", "runs": []})
-        for seed in SEEDS:
-            if any(entry["seed"] == seed for entry in done["runs"]):
-                continue
-            started = time.monotonic()
-            done["runs"].append(run(words, seed))
+        known = {entry["seed"] for entry in done["runs"]}
+        left += [(case, words, seed) for seed in SEEDS if seed not in known]
+
+    def run_one(which: tuple[str, str, int]) -> tuple[str, dict]:
+        case, words, seed = which
+        return case, run(words, seed)
+
+    with ThreadPoolExecutor(options.parallel) as pool:
+        for case, entry in pool.map(run_one, left):
+            results[case]["runs"].append(entry)
             file.write_text(json.dumps(results, indent=1) + "\n")
-            entry = done["runs"][-1]
             print(
-                f"{case}, seed {seed}: return {entry['eval_return']} at {entry['env_steps']:,} "
-                f"env steps, exit {entry['exit']}, {time.monotonic() - started:.0f} s",
+                f"{case}, seed {entry['seed']}: return {entry['eval_return']} at "
+                f"{entry['env_steps']:,} env steps, exit {entry['exit']}, "
+                f"{entry['seconds']:.0f} s",
                 flush=True,
             )
 
