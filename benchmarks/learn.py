@@ -8,6 +8,8 @@ not run again.
 
 import argparse
 import json
+import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -52,7 +54,8 @@ def run(words: str, seed: int) -> dict:
     keys = ("eval_return", "env_steps", "seconds", "staleness_max", "status", "reason")
     ledger = {k: v for k, v in summary.items() if k.startswith("blocks_")}
     facts = {key: summary[key] for key in keys}
-    return {"seed": seed, "exit": code, **facts, **ledger, "curve": curve[::step]}
+    host = {"cores": os.cpu_count(), "python": platform.python_version()}
+    return {"seed": seed, "exit": code, "host": host, **facts, **ledger, "curve": curve[::step]}
 
 
 def main() -> None:
