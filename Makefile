@@ -4,6 +4,7 @@
 # make slow    the slower proofs: every topology, three seeds each
 # make learn   learning curves of every topology, three seeds each (resumable)
 # make learn-recall        memory or none on the toy that needs it (resumable)
+# make learn-match         one policy, two, or a frozen opponent (resumable)
 # make learn-half-cheetah  HalfCheetah-v5 by PPO at 1M steps, three seeds (resumable)
 # make learn-pong          Pong by PPO on a GPU host (resumable)
 # make bench   speed, side by side with a CleanRL-style script
@@ -14,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test check slow learn learn-recall learn-half-cheetah learn-pong bench clean
+.PHONY: train test check slow learn learn-recall learn-match learn-half-cheetah learn-pong bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/srl train cartpole
@@ -37,6 +38,9 @@ learn: $(VENV)/.installed-dev
 
 learn-recall: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/learn.py recall
+
+learn-match: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/learn.py match
 
 learn-half-cheetah: $(VENV)/.installed-dev
 	$(PIP) -e ".[mujoco]"

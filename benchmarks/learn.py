@@ -3,7 +3,7 @@
 Resumable: results accumulate in SET.json (the set without a name: learn.json); a case that is there is
 not run again.
 
-    python benchmarks/learn.py [recall|half-cheetah] [--again] [--parallel N]
+    python benchmarks/learn.py [recall|match|half-cheetah] [--again] [--parallel N]
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3)
+OPPONENT = Path("runs/match-opponent")  # as in match.py
 RECALL = f"train {HERE}/recall.py:recall"
 LEARN = {
     "cartpole inline": "train cartpole --launcher inline",
@@ -38,6 +39,11 @@ SETS = {
         "no memory": f"{RECALL} --algorithm.memory none",
     },
     "half-cheetah": {"half-cheetah": "train half-cheetah"},
+    "match": {
+        f"{case}, {launcher}": f"train {HERE}/match.py:{case} --launcher {launcher}"
+        for case in ("shared", "separate", "against")
+        for launcher in ("inline", "local")
+    },
 }
 
 
@@ -49,9 +55,12 @@ def run(words: str, seed: int) -> dict:
         code = subprocess.run(command, capture_output=True, timeout=3600, check=False).returncode
         summary = json.loads((out / "summary.json").read_text())
         rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    if len(summary["policies"]) > 1:
+        mine = next(name for name, facts in summary["policies"].items() if not facts["frozen"])
+        rows = [row for row in rows if row["policy"] == mine]
     curve = [(row["env_steps"], row["mean_return"]) for row in rows]
     step = max(1, len(curve) // 40)
-    keys = ("eval_return", "env_steps", "seconds", "staleness_max", "status", "reason")
+    keys = ("policies", "eval_return", "env_steps", "seconds", "staleness_max", "status", "reason")
     ledger = {k: v for k, v in summary.items() if k.startswith("blocks_")}
     facts = {key: summary[key] for key in keys}
     host = {"cores": os.cpu_count(), "python": platform.python_version()}
@@ -66,6 +75,9 @@ def main() -> None:
     options = parser.parse_args()
     file = HERE / f"{options.set}.json"
     results = {} if options.again or not file.exists() else json.loads(file.read_text())
+    if options.set == "match" and not OPPONENT.exists():
+        prepare = f"train {HERE}/match.py:opponent --launcher inline --out {OPPONENT}"
+        subprocess.run([sys.executable, "-m", "srl.cli", *prepare.split()], check=True)
     left = []
     for case, words in SETS[options.set].items():
         command = words.replace(str(HERE), "benchmarks")

@@ -7,7 +7,7 @@ action = policy.act(observation)
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.core.names import absolute_reference, load_object, nearest
 from srl.launch.controller import Controller
+from srl.launch.env_factory import is_env
 from srl.launch.evaluate import Evaluation, evaluate, load_players, load_policy
 from srl.launch.folder import RunFolder, default_folder
 from srl.launch.initialise import fresh_sections, read_donor, write_initial
@@ -301,17 +302,20 @@ def _with_absolute_files(experiment: Experiment[Any]) -> Experiment[Any]:
         name=absolute_reference(env.name),
         wrappers=tuple(absolute_reference(wrapper) for wrapper in env.wrappers),
     )
-    return replace(experiment, env=named)
+    algorithm = experiment.algorithm
+    values = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
+    found = {k: absolute_reference(v) for k, v in values.items() if isinstance(v, str) and ":" in v}
+    return replace(experiment, env=named, algorithm=replace(algorithm, **found))
 
 
 def _find(name: str, arguments: Sequence[str]) -> Experiment[Any]:
     family, slash, _ = name.partition("/")
     if slash and family in catalog.ENVS:
-        make = load_object(catalog.FALLBACK_EXPERIMENT)
-        options = _values("--env.options", arguments) or [None]
-        return make(name, options[0], tuple(_values("--env.wrappers", arguments)))
+        return _by_spaces(name, arguments)
     if ":" in name:
         made = load_object(name)
+        if is_env(made):
+            return _by_spaces(name, arguments)
         experiment = made() if callable(made) else made
         if not isinstance(experiment, Experiment):
             raise ConfigError(f"{name!r} does not return an Experiment but {type(experiment)}")
@@ -320,10 +324,17 @@ def _find(name: str, arguments: Sequence[str]) -> Experiment[Any]:
         known = [*catalog.EXPERIMENTS, *(f"{family}/" for family in catalog.ENVS)]
         raise ConfigError(
             f"unknown experiment {name!r}{nearest(name, known) or '.'} 'srl list' lists them; "
-            f"FAMILY/NAME with an env family of {', '.join(catalog.ENVS)}, module:function and "
-            "file.py:function are experiments too"
+            f"FAMILY/NAME with an env family of {', '.join(catalog.ENVS)}, module:Object and "
+            "file.py:Object, of an experiment or an env, are experiments too"
         )
     return load_object(catalog.EXPERIMENTS[name])()
+
+
+def _by_spaces(env: str, arguments: Sequence[str]) -> Experiment[Any]:
+    """The recipe for an env that comes without one."""
+    make = load_object(catalog.FALLBACK_EXPERIMENT)
+    options = _values("--env.options", arguments) or [None]
+    return make(env, options[0], tuple(_values("--env.wrappers", arguments)))
 
 
 def _values(option: str, arguments: Sequence[str]) -> list[str]:

@@ -72,6 +72,14 @@ def env_spec(config: EnvConfig) -> EnvSpec:
         env.close()
 
 
+def is_env(found: Any) -> bool:
+    """Whether an object is surely an env: a batched one, or a class of Gymnasium envs."""
+    import gymnasium
+
+    is_class = isinstance(found, type) and issubclass(found, gymnasium.Env)
+    return is_class or hasattr(found, "make_batch")
+
+
 def _make_from_object(found: Any, request: EnvRequest) -> Env:
     """A batched env (it has `make_batch`), or anything that makes a Gymnasium env when called."""
     if hasattr(found, "make_batch"):

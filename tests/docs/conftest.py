@@ -3,8 +3,10 @@
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,7 +27,9 @@ def run_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     monkeypatch.chdir(tmp_path)
 
     def run(page: str) -> dict[str, Any]:
-        namespace: dict[str, Any] = {"__name__": "page"}
+        module = ModuleType("page")  # as a file that is imported: what it defines has a home
+        monkeypatch.setitem(sys.modules, "page", module)
+        namespace = module.__dict__
         text = (DOCS / page).read_text()
         blocks = list(_BLOCK.finditer(text))
         assert blocks, f"{page} has no python or bash block"

@@ -3,6 +3,14 @@
 import pytest
 
 
-@pytest.mark.parametrize("page", ["many-agents.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "first-run.md",
+        "many-agents.md",
+        "recurrent-policies.md",
+        "write-an-algorithm.md",
+    ],
+)
 def test_page_runs(page, run_page):
     run_page(page)

@@ -121,10 +121,18 @@ def test_ctrl_c_twice_ends_at_once(auditing: str, start_run: Any, wait_until: An
     run.assert_nothing_left()
 
 
+MEMORY = (
+    *("--env.name", "toy/recall", "--env.options", '{"delay": 3, "jitter": 4}'),
+    *("--algorithm.memory", "gru", "--algorithm.chunk", "4", "--algorithm.burn-in", "3"),
+    *("--algorithm.learning-rate", "1e-9"),  # states of one version can be computed again
+)
+
+
+@pytest.mark.parametrize("options", [(), MEMORY], ids=["plain", "memory"])
 def test_rows_are_sound_when_a_policy_worker_sleeps(
-    auditing: str, start_run: Any, wait_until: Any
+    auditing: str, start_run: Any, wait_until: Any, options: tuple[str, ...]
 ) -> None:
-    run = start_run(auditing, *LONG, "--policies.count", "2")
+    run = start_run(auditing, *LONG, *options, "--policies.count", "2")
     run.wait_for_rows(5)
     sleeper = run.pid_of("policy-0")
     os.kill(sleeper, signal.SIGSTOP)

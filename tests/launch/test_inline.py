@@ -22,6 +22,12 @@ from srl.learning.versions import VersionStore
 
 COMMON = {"launcher": "inline", "checkpoint__seconds": 1000.0}
 TOY = {"stop__env_steps": 6_000, "algorithm__hidden": (8,)}
+RECALL = TOY | {
+    "env__name": "toy/recall",
+    "env__options": '{"delay": 3, "jitter": 4}',
+    "algorithm__memory_size": 8,
+    "algorithm__chunk": 4,
+}
 CARTPOLE = {
     "stop__env_steps": 6_000,
     "stop__return": 1000,  # out of reach: it runs to its last env step
@@ -73,6 +79,35 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "cartpole",
         CARTPOLE | {"seed": 10, "evaluation__count": 1, "evaluation__episodes": 5},
     ),
+    # with staleness 0 a block is of one version, and what its memory held can be computed again
+    "recall, lstm": (
+        "auditing",
+        RECALL | {"seed": 12, "max_staleness": 0, "algorithm__memory": "lstm"},
+    ),
+    "recall, gru, burn-in, evaluator": (
+        "auditing",
+        RECALL
+        | {
+            "seed": 13,
+            "algorithm__memory": "gru",
+            "algorithm__burn_in": 3,
+            "evaluation__count": 1,
+            "evaluation__episodes": 8,
+        },
+    ),
+    "turns": ("auditing", TOY | {"seed": 16, "env__name": "toy/turns"}),
+    "mortal, evaluator": (
+        "auditing",
+        TOY
+        | {
+            "seed": 14,
+            "env__name": "toy/mortal",
+            "algorithm__batch_size": 768,
+            "evaluation__count": 1,
+            "evaluation__episodes": 8,
+        },
+    ),
+    "masked": ("auditing", TOY | {"seed": 15, "env__name": "toy/masked"}),
     "match, two policies": (SEPARATE, TOY | {"seed": 11, "max_staleness": 1}),
     "cartpole, staleness 0": ("cartpole", CARTPOLE | {"seed": 6, "max_staleness": 0}),
     "cartpole, staleness 1": ("cartpole", CARTPOLE | {"seed": 7, "stop__env_steps": 10_000}),
@@ -167,7 +202,8 @@ def test_run_with_the_same_seed_is_the_same(
     again = train(case, auditing, tmp_path / "run")
 
     assert_same(reference(case), again)
-    assert all(row.get("audit_max_difference", 0) < 1e-5 for row in metrics(again))
+    if "burn-in" not in case:  # it brings states up to date with newer weights than acted
+        assert all(row.get("audit_max_difference", 0) < 1e-5 for row in metrics(again))
     assert summary(again)["staleness_max"] <= CASES[case][1].get("max_staleness", 1)
 
 

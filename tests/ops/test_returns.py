@@ -3,8 +3,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from srl.core.algorithm import Records
+from srl.core.block import Block, route_layout
+from srl.core.env import EnvRequest
 from srl.core.errors import SpecError
+from srl.core.spec import Spec
+from srl.envs.toy import Mortal, Turns
 from srl.ops.returns import generalised_advantages
+from srl.rollout.episodes import Episodes
 
 
 def column(*numbers, dtype=np.float32):
@@ -134,6 +140,69 @@ def test_advantages_equal_a_naive_computation_for_each_agent(seed, gamma, gae_la
     }
     for t, b in np.argwhere(known):
         np.testing.assert_allclose(result[t, b], expected[t, b], atol=1e-4)
+
+
+def played(toy, seed, rows=40):
+    """A block of three envs of a toy, played at random."""
+    env = toy.make_batch(
+        EnvRequest(
+            name="toy",
+            options={},
+            wrappers=(),
+            num_envs=3,
+            seed=seed,
+            first_env=0,
+            reseed="episode",
+        )
+    )
+    agent = next(iter(env.spec.agents.values()))
+    records, lanes = Records(Spec((agent.action.field,))), 3 * len(env.spec.agents)
+    block = Block.allocate(route_layout(agent, records, rollout=rows, lanes=lanes, envs=3))
+    rng = np.random.default_rng(seed)
+    env.reset([block.observation_rows(agent, 0)])
+    for t in range(rows):
+        block["action"][t] = rng.integers(2, size=lanes)
+        actions = block["action"][t].reshape(3, -1)
+        env.step([actions], [block.outcome_rows(t)], [block.observation_rows(agent, t + 1)])
+    return block, rng.normal(size=(rows + 1, lanes)).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("toy", [Turns, Mortal])
+def test_advantages_of_agents_that_wait_or_die_equal_a_naive_computation(toy, seed):
+    block, values = played(toy, seed)
+    rows = (block["reward"][:-1], values, block["terminated"][:-1], block["truncated"][:-1])
+    masks = {"valid": block["valid"], "acting": block["acting"]}
+    result, known = generalised_advantages(*rows, **masks, gamma=0.9, gae_lambda=0.8)
+    expected = naive(rows, masks, gamma=0.9, gae_lambda=0.8)
+    moves = block["valid"][:-1] & block["acting"][:-1]
+    assert not moves.all()
+    assert known.sum() >= moves.sum() - moves.shape[1]  # at most one move a lane is cut off
+    for t, b in np.argwhere(moves):
+        assert known[t, b] == (expected[t, b] is not None)
+        if known[t, b]:
+            np.testing.assert_allclose(result[t, b], expected[t, b], atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("toy", [Turns, Mortal])
+def test_returns_of_agents_that_wait_or_die_are_what_each_was_paid(toy, seed):
+    block, _ = played(toy, seed)
+    lanes = block["reward"].shape[1]
+    counted, account = [[] for _ in range(lanes)], Episodes(lanes)
+    for t in range(len(block["reward"]) - 1):
+        for lane, episode in account.observe(block, t).items():
+            counted[lane].append(tuple(episode)[:2])
+    for lane in range(lanes):
+        expected, total, length = [], 0.0, 0
+        for t in range(len(block["reward"]) - 1):
+            if block["valid"][t, lane]:  # alive: paid whether it moved or not
+                total, length = total + float(block["reward"][t, lane]), length + 1
+            if block["terminated"][t, lane] or block["truncated"][t, lane]:
+                expected.append((total, length))
+                total, length = 0.0, 0
+        assert counted[lane] == expected
+        assert expected
 
 
 @settings(deadline=None)
