@@ -28,6 +28,7 @@ EXTRAS = {
     "envpool": "envpool",
     "pettingzoo": "pettingzoo",
     "minigrid": "minigrid",
+    "video": "imageio",
     "ray": "ray",
     "wandb": "wandb",
 }
