@@ -129,7 +129,7 @@ def test_experiment_of_a_missing_file_is_refused(refuses: Any) -> None:
 
 
 def test_object_that_is_no_experiment_is_refused(refuses: Any) -> None:
-    assert "does not return an Experiment" in refuses("train", f"{HERE / 'bad_envs.py'}:Faulty")
+    assert "does not return an Experiment" in refuses("train", "srl.catalog:ENVS")
 
 
 def test_unknown_env_is_refused(refuses: Any) -> None:
