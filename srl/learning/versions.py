@@ -325,6 +325,8 @@ class VersionStore:
                 sqlite3.connect(database, timeout=_BUSY_SECONDS, isolation_level=None, uri=uri)
             ) as db:
                 yield db
+        except OverflowError as error:
+            raise ConfigError(f"there are no versions beyond {2**63 - 1}") from error
         except sqlite3.OperationalError as error:
             raise CheckpointError(f"{path} cannot be opened now: {error}") from error
         except sqlite3.Error as error:

@@ -293,3 +293,14 @@ def _tag_often(folder: Path, number: int) -> None:
         store.tag("main", 9, f"mine{number}")
         assert store.tagged(f"mine{number}", policy="main").version == 9
         store.newest("main", 5)
+
+
+def test_numbers_that_no_index_can_hold_are_refused(store):
+    for ask in (
+        lambda: store.get("main", 2**63),
+        lambda: store.tag("main", 10**30, "huge"),
+        lambda: store.newest("main", 2**63),
+    ):
+        with pytest.raises(ConfigError, match="no versions beyond"):
+            ask()
+    assert numbers(store.newest("main", 1)) == [9]
