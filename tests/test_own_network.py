@@ -78,3 +78,40 @@ def test_masked_dict_env_and_network_of_a_file_train(launcher, tmp_path, monkeyp
     assert config["env"]["name"] == f"{tmp_path}/mine.py:Doors"
     monkeypatch.chdir("/")
     assert cli.main(["eval", str(tmp_path / "run"), "--episodes", "5"]) == 0
+
+
+BROKEN = """
+from torch import nn
+
+
+class Net(nn.Module):
+    num_features = 8
+
+    def __init__(self, observations):
+        super().__init__()
+        self.layer = nn.Linear(4, 8)
+
+    def forward(self, obs):
+        return {forward}
+"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        ("obs['obs']", "here [2, 8] for two rows, and returns [2, 4]"),
+        ("self.layer(obs['obs']).sum()", "and returns []"),
+        ("self.layer(obs['obs']), None", "and returns tuple"),
+        ("self.layer(obs['obs'][:, :2])", "fails when it is called with two rows of ['obs']"),
+        ("obs['nothing']", "KeyError: 'nothing'"),
+    ],
+)
+def test_network_that_returns_something_else_is_refused(
+    forward, words, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "broken.py").write_text(BROKEN.replace("{forward}", forward))
+    monkeypatch.chdir(tmp_path)
+    options = ["--algorithm.network", "broken.py:Net", "--out", "run"]
+    assert cli.main(["train", "cartpole", *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

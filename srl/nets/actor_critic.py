@@ -6,6 +6,7 @@ Axes: `K` rows in time, `N` sequences (lanes, when acting: then `K` is 1), `M` =
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -174,4 +175,27 @@ def _make_network(name: str, observations: Sequence[Observation]) -> Any:
             f"algorithm.network {name!r} must make a torch.nn.Module of the observations, with the "
             "attribute num_features: the size of the features it returns"
         )
+    _try(name, network, observations)
     return network
+
+
+@torch.no_grad()
+def _try(name: str, network: Any, observations: Sequence[Observation]) -> None:
+    """Show it two rows of zeros: a wrong shape is named here, not in the layer that trips over it."""
+    zeros = {o.name: torch.from_numpy(np.zeros((2, *o.seen_shape), o.dtype)) for o in observations}
+    network.eval()
+    try:
+        features = network(zeros)
+    except Exception as error:
+        raise ConfigError(
+            f"algorithm.network {name!r} fails when it is called with two rows of "
+            f"{list(zeros)}: {type(error).__name__}: {error}"
+        ) from error
+    network.train()
+    wanted = (2, network.num_features)
+    if not isinstance(features, Tensor) or features.shape != wanted:
+        found = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ConfigError(
+            f"algorithm.network {name!r} must return features [rows, num_features], here "
+            f"{list(wanted)} for two rows, and returns {found}"
+        )
