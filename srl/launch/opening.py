@@ -60,19 +60,21 @@ def find_opponent(source: str, policy: str) -> FrozenPolicy:
     """
     path, _, version = source.rpartition("@") if "@" in source else (source, "", "")
     folder, experiment, plan = open_run(Path(path))
-    found = [p for p in _players(folder, experiment, plan, version) if p.counts]
-    player = next((p for p in found if p.name == policy), found[0])
+    learning = [route.policy for route in plan.learning]
+    name = policy if policy in learning else learning[0]
+    found = _players(folder, experiment, plan, version, name)
+    player = next(p for p in found if p.name == name)
     algorithm = encode_experiment(experiment)["algorithm"]
     opponent = Opponent(source, algorithm, player.agent.to_dict())
     return FrozenPolicy(opponent, {k: v.copy() for k, v in player.policy.weights().items()})
 
 
 def _players(
-    folder: RunFolder, experiment: Experiment[Any], plan: Plan, version: str
+    folder: RunFolder, experiment: Experiment[Any], plan: Plan, version: str, policy: str
 ) -> list[Player]:
-    """The policies of a checkpoint that has this version, of the newest one, or of those kept."""
+    """The policies of a checkpoint with this version of one, of the newest, or of those kept."""
     if version.isascii() and version.isdigit():
         for path in list_checkpoints(folder.checkpoints):
-            if int(version) in read_manifest(path)["versions"].values():
+            if int(version) == read_manifest(path)["versions"].get(policy):
                 return players_of(experiment, plan, read_checkpoint(path))
     return load_players(experiment, plan, folder, version or None)

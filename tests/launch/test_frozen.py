@@ -14,6 +14,7 @@ from srl.algorithms.ppo import PPOConfig
 from srl.core.errors import CheckpointError, ConfigError
 from srl.core.experiment import Experiment, Route
 from srl.core.names import load_object
+from srl.launch.opening import find_opponent
 from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
 
 HERE = Path(__file__).parent / "auditing.py"
@@ -169,6 +170,28 @@ def test_version_of_a_run_can_be_named(strong: str, tmp_path: Path) -> None:
         experiment = against(f"{strong}@{version}")
         run = srl.train(experiment, out=str(tmp_path / str(number)), **options)
         assert run.summary["policies"]["blue"]["episodes"] > 0
+
+
+def test_version_that_is_named_is_one_of_the_policy_that_plays(tmp_path: Path) -> None:
+    # Policies of one checkpoint may be a few versions apart.
+    two = (Route(agents="red_*", policy="red"), Route(agents="blue_*", policy="blue"))
+    options: dict[str, Any] = {
+        "launcher": "inline",
+        "stop__env_steps": 300,
+        "evaluation__episodes": 0,
+    }
+    run = srl.train(replace(against("x"), routes=two), out=str(tmp_path / "two"), **options)
+    manifest = latest_checkpoint(run.folder / "checkpoints") / "manifest.json"
+    facts = json.loads(manifest.read_text())
+    facts["versions"]["red"] += 1
+    manifest.write_text(json.dumps(facts))
+    here, other = facts["versions"]["blue"], facts["versions"]["red"]
+
+    assert find_opponent(f"{run.folder}@{here}", "blue").weights
+    assert find_opponent(f"{run.folder}@{other}", "red").weights
+    assert find_opponent(f"{run.folder}@{other}", "green").weights  # the first that learns: red
+    with pytest.raises(ConfigError, match="no versions"):
+        find_opponent(f"{run.folder}@{other}", "blue")
 
 
 def test_opponent_that_does_not_fit_is_refused_before_the_start(
