@@ -6,6 +6,7 @@ the nearest valid one.
 
 import contextlib
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -60,7 +61,20 @@ def help_text(experiment: Experiment[Any], program: str) -> str:
             prog=program,
             config=(tyro.conf.FlagConversionOff,),
         )
-    return out.getvalue().replace("--stop.return_", "--stop.return ")
+    return _without_hidden(out.getvalue().replace("--stop.return_", "--stop.return "))
+
+
+def _without_hidden(text: str) -> str:
+    """Help without what `check_names` refuses; an option begins where its line is indented by 2."""
+    kept, is_hidden = [], False
+    for line in text.splitlines(keepends=True):
+        words = line.split()
+        indent = len(line) - len(line.lstrip(" "))
+        if words and indent <= 2 and words[0].strip("-"):  # a rule belongs to what is above it
+            is_hidden = any(re.match(rf"(--)?{name}\b(?!-)", words[0]) for name in _HIDDEN)
+        if not is_hidden:
+            kept.append(line)
+    return "".join(kept)
 
 
 def check_names(experiment: Experiment[Any], arguments: Sequence[str]) -> None:

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from srl.api import find_experiment
@@ -47,3 +49,11 @@ def test_help_lists_every_option_with_its_text():
     for name in option_names(experiment):
         assert f"--{name}" in text
     assert "Env transitions, over all actors" in " ".join(text.split()).replace("│ │ ", "")
+
+
+def test_help_lists_nothing_that_is_refused():
+    text = help_text(find_experiment("toy/match"), "srl train toy/match")
+    listed = set(re.findall(r"^  --([a-z][a-z0-9.-]*)", text, flags=re.MULTILINE))
+    assert listed == set(option_names(find_experiment("toy/match")))
+    assert "routes" not in text
+    assert not text.rstrip().endswith("---")
