@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from srl.core.algorithm import Records
 from srl.core.arrays import Arrays
@@ -96,14 +97,9 @@ class Layout:
         return lead + field.shape
 
     @cached_property
-    def contexts(self) -> dict[str, int | None]:
-        """How many rows of a field's array come before row 0; None of a state, which has no rows."""
-        return {f.name: None if f.per == "chunk" else f.stack - 1 for f in self.spec}
-
-    @cached_property
-    def copied(self) -> frozenset[str]:
+    def copied(self) -> tuple[Field, ...]:
         """Fields that a policy is not shown in place."""
-        return frozenset(f.name for f in self.spec if f.stack > 1 or f.per == "env")
+        return tuple(f for f in self.spec if f.stack > 1 or f.per == "env")
 
     @cached_property
     def offsets(self) -> dict[str, int]:
@@ -136,6 +132,8 @@ class Block:
         self.fields: dict[str, np.ndarray] = {
             field.name: self._view(field) for field in layout.spec
         }
+        self._lead = (layout.envs, layout.lanes // layout.envs)
+        self._rows = {field.name: self._rows_of(field) for field in layout.spec}
 
     @classmethod
     def allocate(cls, layout: Layout) -> "Block":
@@ -155,20 +153,19 @@ class Block:
 
     def row(self, names: Iterable[str], t: int) -> Arrays:
         """Views of row `t` of the named fields, each `[L, *shape]`; of a state, the latest."""
-        return {name: self._row(name, t) for name in names}
+        rows = self._rows
+        return {name: rows[name][t] for name in names}
 
     def inputs(self, names: Iterable[str], t: int) -> Arrays:
         """What a policy is shown at row `t`, each `[L, *shape]`, a stack `[L, stack, *shape]`.
 
         Views where a row can be read in place; of a stack or what envs share, copies.
         """
-        inputs, spec = {}, self.layout.spec
-        for name in names:
-            inputs[name] = self._row(name, t)
-            if name in self.layout.copied:
-                field = spec[name]
-                inputs[name] = (
-                    inputs[name].repeat(self._agents, axis=0)
+        inputs = self.row(names, t)
+        for field in self.layout.copied:
+            if field.name in inputs:
+                inputs[field.name] = (
+                    inputs[field.name].repeat(self._lead[1], axis=0)
                     if field.per == "env"
                     else self._stacked(field, t)
                 )
@@ -176,8 +173,9 @@ class Block:
 
     def answer(self, outputs: Mapping[str, np.ndarray], t: int) -> None:
         """Write what a policy answered at row `t`."""
+        rows = self._rows
         for name, array in outputs.items():
-            np.copyto(self._row(name, t), array)
+            np.copyto(rows[name][t], array)
 
     def record_state(self, names: Iterable[str], t: int) -> None:
         """Keep the latest state if a training chunk starts at row `t`."""
@@ -221,13 +219,13 @@ class Block:
         np.copyto(self["episode"], source.episodes_at(start))
         np.copyto(self["step"], source.steps_at(start))
 
-    @property
-    def _agents(self) -> int:
-        return self.layout.lanes // self.layout.envs
-
-    def _row(self, name: str, t: int) -> np.ndarray:
-        context = self.layout.contexts[name]
-        return self.fields[name][-1 if context is None else t + context]
+    def _rows_of(self, field: Field) -> np.ndarray:
+        """A field from row 0 on, without the context of a stack; of a state, the latest in each."""
+        array = self.fields[field.name]
+        if field.per != "chunk":
+            return array[field.stack - 1 :]
+        latest = array[-1]
+        return as_strided(latest, (self.layout.rows, *latest.shape), (0, *latest.strides))
 
     def _stacked(self, field: Field, t: int) -> np.ndarray:
         """The rows `t - stack + 1` to `t` of each lane, zeros before its episode began."""
@@ -236,16 +234,15 @@ class Block:
         steps = self.fields["step"] + t
         for row in range(max(1, t - stack + 2), t + 1):
             steps[self.fields["first"][row]] = t - row
-        for lane in np.flatnonzero(steps < stack - 1):
-            stacked[lane, : stack - 1 - steps[lane]] = 0
+        if steps.min() < stack - 1:
+            stacked[np.arange(stack) < (stack - 1 - steps)[:, None]] = 0
         return stacked
 
     def observation_rows(self, agent: AgentSpec, t: int) -> ObservationRows:
         """Row `t` as the env writes it: observation and masks, each `[E, A, *shape]`."""
-        lead = (self.layout.envs, self._agents)
-        fields = self.fields
+        fields, lead = self.fields, self._lead
         return ObservationRows(
-            obs={o.name: self._row(o.name, t).reshape(lead + o.shape) for o in agent.observations},
+            obs={o.name: self._rows[o.name][t].reshape(lead + o.shape) for o in agent.observations},
             first=fields["first"][t].reshape(lead),
             valid=fields["valid"][t].reshape(lead),
             acting=fields["acting"][t].reshape(lead),
@@ -254,8 +251,7 @@ class Block:
 
     def outcome_rows(self, t: int) -> OutcomeRows:
         """Row `t` as the env writes what came of `action_t`, each `[E, A]`."""
-        lead = (self.layout.envs, self._agents)
-        fields = self.fields
+        fields, lead = self.fields, self._lead
         return OutcomeRows(
             reward=fields["reward"][t].reshape(lead),
             terminated=fields["terminated"][t].reshape(lead),

@@ -83,10 +83,11 @@ class Lanes:
 
     def ask(self, group: int, t: int) -> None:
         """Ask for the actions of row `t`."""
-        self.opponents.show(self.block, t)
+        grant = self._granted()
+        self.opponents.show(grant.block, t)
         if self._states:
-            self.block.record_state(self._states, t)
-        self.ends.inference.post(group, self._granted(), t)
+            grant.block.record_state(self._states, t)
+        self.ends.inference.post(group, grant, t)
 
     def actions(self, t: int) -> np.ndarray:
         """The actions of row `t`, `[E, A, *shape]`."""
@@ -106,8 +107,9 @@ class Lanes:
 
         Their returns are raw; the rewards that stay in the block are what is learned from.
         """
-        finished = self.episodes.observe(self.block, t)
-        rewards, clip = self.block["reward"][t], self.ends.clip_rewards
+        block, clip = self.block, self.ends.clip_rewards
+        finished = self.episodes.observe(block, t)
+        rewards = block["reward"][t]
         if self.ends.scale_rewards != 1:
             rewards *= self.ends.scale_rewards
         if clip is not None:
