@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from srl import catalog
-from srl.core.algorithm import Policy
+from srl.core.algorithm import AlgorithmConfig, Policy
 from srl.core.block import Block, input_names, route_layout
 from srl.core.env import AgentSpec, Discrete, MultiDiscrete, Observation
 from srl.core.errors import ConfigError
@@ -120,11 +120,12 @@ def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
     before = read_experiment(folder)
     experiment = parse_options(before, arguments)
     checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
-    if _shape(before) != _shape(experiment):
-        checkpoint = trainers_only(checkpoint)
     check_devices(experiment)
     check_metrics(experiment.metrics)
     plan = plan_run(folder, experiment)
+    agents = [route.agent_spec() for route in plan.learning]
+    if _shape(before, agents) != _shape(experiment, agents):
+        checkpoint = trainers_only(checkpoint)
     if not any(section.startswith("actor") for section in checkpoint.sections):
         plan = msgspec.structs.replace(plan, restarted_at=int(checkpoint.manifest["version"]))
     for route in plan.learning:
@@ -281,9 +282,9 @@ def _to_arguments(options: Mapping[str, Any]) -> list[str]:
     return to_arguments(named)
 
 
-def _shape(experiment: Experiment[Any]) -> tuple[Any, ...]:
+def _shape(experiment: Experiment[Any], agents: Sequence[AgentSpec]) -> tuple[Any, ...]:
     """What must be the same for blocks, envs and actors of a checkpoint to be of use."""
-    algorithm = experiment.algorithm
+    algorithm: AlgorithmConfig = experiment.algorithm
     return (
         experiment.launcher,
         experiment.env,
@@ -291,6 +292,7 @@ def _shape(experiment: Experiment[Any]) -> tuple[Any, ...]:
         experiment.routes,
         experiment.max_staleness,
         (algorithm.rollout, algorithm.batch_size),
+        [algorithm.records(agent) for agent in agents],
     )
 
 

@@ -217,3 +217,13 @@ def test_loaded_policy_remembers_an_episode_and_forgets_at_a_reset():
     assert not states[0].any()
     assert states[4].any()  # of the episode before: `first` tells the policy to forget it
     np.testing.assert_array_equal(states[1], states[5])
+
+
+def test_resume_with_blocks_of_another_shape_goes_on_from_the_weights(tmp_path: Path) -> None:
+    memory = {"algorithm__memory": "gru", "algorithm__rollout": 16, "algorithm__chunk": 8}
+    options = {"launcher": "inline", "evaluation__episodes": 0, "stop__env_steps": 600}
+    run = srl.train("toy/recall", out=str(tmp_path / "run"), **memory, **options)
+    before = run.summary
+    again = srl.resume(run.folder, algorithm__burn_in=4, stop__env_steps=before["env_steps"] + 600)
+    assert again.summary["status"] == "completed", again.summary["reason"]
+    assert again.summary["version"] > before["version"]
