@@ -246,8 +246,10 @@ class VersionStore:
         """
         for path in self.folder.glob(".*.writing"):
             path.unlink(missing_ok=True)
-        if not self.exists:
-            return []
+        return self._index_files() if self.exists else []
+
+    def _index_files(self) -> list[str]:
+        """Make the index agree with the files, which are left alone: a run may be writing one."""
         notes, found = [], {}
         for path in sorted(self.folder.glob("*.safetensors")):
             try:
@@ -294,7 +296,7 @@ class VersionStore:
                 "while it trains with --evaluation.count 1"
             )
         if not (self.folder / _INDEX).is_file():
-            self.repair()
+            self._index_files()
         path = (self.folder / _INDEX).resolve()
         with self._connected(f"file:{quote(str(path))}?mode=ro", uri=True) as db:
             yield db

@@ -226,6 +226,14 @@ def test_missing_index_is_made_again_from_the_files(store):
     assert store.tags("main")["best"] == 3
 
 
+def test_reader_leaves_alone_what_a_run_is_writing(store):
+    (store.folder / "index.sqlite").unlink()
+    unfinished = store.folder / ".main-00000010.safetensors.writing"
+    unfinished.write_bytes(b"half")
+    assert numbers(store.newest("main", 1)) == [9]
+    assert unfinished.exists()
+
+
 def test_damaged_index_says_what_to_do(store):
     (store.folder / "index.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(CheckpointError, match="remove it, it is made again"):
