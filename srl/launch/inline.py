@@ -100,11 +100,10 @@ class InlineLauncher:
     def contract(self) -> tuple[list[str], list[str]]:
         """What a checkpoint of this launcher brings back, and what it does not."""
         everything = "every worker, stream, counter and random state, blocks in flight included"
-        restores = self._plan.env_restores
-        lost = "not restored" in restores
-        return [everything, *([] if lost else [f"envs: {restores}"])], (
-            [f"envs: {restores}"] if lost else []
-        )
+        envs = f"envs: {self._plan.env_restores}"
+        if "not restored" not in envs:
+            return [everything, envs], []
+        return [everything], [envs, *self._plan.unfinished_evaluation()]
 
     def _ledgers(self) -> dict[str, dict[str, int]]:
         return {

@@ -104,10 +104,14 @@ class LocalLauncher:
 
     def contract(self) -> tuple[list[str], list[str]]:
         """What a checkpoint of this launcher brings back, and what it does not."""
-        return (
-            ["weights, optimiser, schedules, counters and random state of every trainer"],
-            ["episodes under way, blocks in flight and random state of actors and policies"],
-        )
+        parallel = self._plan.num_ranks > 1
+        whose = "the first trainer of every policy" if parallel else "every trainer"
+        anew = "actors, policies and other trainers" if parallel else "actors and policies"
+        return [f"weights, optimiser, schedules, counters and random state of {whose}"], [
+            "envs: episodes under way are not restored; actors begin new ones",
+            f"blocks in flight, and the random state of {anew}",
+            *self._plan.unfinished_evaluation(),
+        ]
 
 
 def _socket_folder() -> Path:

@@ -154,6 +154,11 @@ class Plan(msgspec.Struct, frozen=True):
         """Workers that write checkpoints: of each policy the first trainer, which speaks for all."""
         return [worker.name for worker in self.of_kind("trainer") if worker.index == 0]
 
+    def unfinished_evaluation(self) -> list[str]:
+        """What a checkpoint does not bring back, in words, where episodes are not restored."""
+        words = "an evaluation under way: a resumed run plays it from its beginning"
+        return [words] if self.of_kind("evaluator") else []
+
     def replies(self, route: RoutePlan) -> ReplyLayout:
         """Where policy workers of a route leave their answers."""
         actors, records = self.experiment["actors"], route.records()
