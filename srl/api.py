@@ -249,7 +249,8 @@ class LoadedPolicy:
 
 def _part_of(observation: Any, part: Observation) -> np.ndarray:
     """One field of what an env shows, as it lies in a row; raises ConfigError for another shape."""
-    for key in part.path:
+    path = part.path or ((part.name,) if isinstance(observation, Mapping) else ())
+    for key in path:
         observation = observation[key]
     array = np.asarray(observation, part.dtype)
     if array.shape != part.shape:

@@ -12,6 +12,7 @@ import srl
 from srl.core.errors import CheckpointError, ConfigError
 from srl.core.experiment import Experiment
 from srl.experiments.cartpole import cartpole
+from srl.launch.opening import open_run
 from srl.learning.checkpoint import list_checkpoints, read_checkpoint
 
 TOY = f"{Path(__file__).parent / 'launch' / 'auditing.py'}:experiment"
@@ -227,3 +228,14 @@ def test_resume_with_blocks_of_another_shape_goes_on_from_the_weights(tmp_path: 
     again = srl.resume(run.folder, algorithm__burn_in=4, stop__env_steps=before["env_steps"] + 600)
     assert again.summary["status"] == "completed", again.summary["reason"]
     assert again.summary["version"] > before["version"]
+
+
+def test_loaded_policy_takes_observations_by_name_where_the_env_has_no_own(tmp_path: Path) -> None:
+    options = {"stop__env_steps": 300, "evaluation__episodes": 0, "launcher": "inline"}
+    run = srl.train("toy/masked", out=str(tmp_path / "run"), **options)
+    policy = srl.load(run.folder)
+    _, _, plan = open_run(run.folder)
+    shown = {o.name: np.zeros(o.shape, o.dtype) for o in plan.routes[0].agent_spec().observations}
+    for allowed in range(len(shown["action_mask"])):
+        shown["action_mask"][:] = np.arange(len(shown["action_mask"])) == allowed
+        assert policy.act(shown) == allowed
