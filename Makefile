@@ -21,7 +21,7 @@ train: $(VENV)/.installed
 	$(BIN)/srl train cartpole
 
 test: check
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
