@@ -50,7 +50,7 @@ def test_experiment_explains_itself(name: str) -> None:
 def test_experiment_runs_inline(name: str, tmp_path: Path) -> None:
     algorithm = find_experiment(name).algorithm
     rollout, batch = algorithm.rollout, algorithm.batch_size
-    options = {"launcher": "inline", "out": str(tmp_path / "run")}
+    options = {"launcher": "inline", "out": str(tmp_path / "run"), "evaluation__episodes": 2}
     if name in NEEDS:  # they are slow, and a fresh policy may never end a game
         rollout, batch = rollout // 8, batch // 8
         options |= {"algorithm__rollout": rollout, "algorithm__batch_size": batch}

@@ -128,7 +128,10 @@ MEMORY = (
 )
 
 
-@pytest.mark.parametrize("options", [(), MEMORY], ids=["plain", "memory"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param((), marks=pytest.mark.slow, id="plain"), pytest.param(MEMORY, id="memory")],
+)
 def test_rows_are_sound_when_a_policy_worker_sleeps(
     auditing: str, start_run: Any, wait_until: Any, options: tuple[str, ...]
 ) -> None:

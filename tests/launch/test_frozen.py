@@ -50,7 +50,10 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(srl.train(SHARED, seed=2, out=str(folder), algorithm__hidden=8, **options).folder)
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
+@pytest.fixture(
+    scope="module",
+    params=["inline", pytest.param("local", marks=pytest.mark.slow), "local, policy workers"],
+)
 def run(
     request: pytest.FixtureRequest, strong: str, tmp_path_factory: pytest.TempPathFactory
 ) -> srl.Run:
@@ -129,7 +132,7 @@ def test_run_against_several_is_the_same_when_it_is_interrupted(
     assert again.summary["policies"] == whole.summary["policies"]
 
 
-@pytest.mark.parametrize("inference", ["inline", "shm"])
+@pytest.mark.parametrize("inference", [pytest.param("inline", marks=pytest.mark.slow), "shm"])
 def test_local_run_against_several_is_resumed(
     inference: str, strong: str, weak: str, tmp_path: Path, assert_ledger_adds_up: Any
 ) -> None:
@@ -144,7 +147,9 @@ def test_local_run_against_several_is_resumed(
     assert summary["policies"]["blue"]["episodes"] > 0
 
 
-@pytest.mark.parametrize("launcher", ["inline", "local, policy workers"])
+@pytest.mark.parametrize(
+    "launcher", ["inline", pytest.param("local, policy workers", marks=pytest.mark.slow)]
+)
 def test_opponents_of_different_algorithms_play_together(
     launcher: str, weak: str, tmp_path: Path
 ) -> None:

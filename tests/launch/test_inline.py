@@ -115,6 +115,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 CLOCKS = ("pid", "seconds", "env_steps_per_second", "bottleneck", "time_split")
 
 every_case = pytest.mark.parametrize("case", CASES)
+SIMPLER = ("chain", "target", "turns", "masked", "identity, two actors", "cartpole, evaluator")
+"""Cases of which others show the same about checkpoints: theirs are left to `make slow`."""
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +243,10 @@ def test_evaluator_changes_nothing_but_its_own(
     assert [row["env_steps"] for row in rows] == [steps[version] for version in versions]
 
 
-@every_case
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[pytest.mark.slow] if c in SIMPLER else []) for c in CASES],
+)
 def test_run_that_takes_checkpoints_is_the_same(
     case: str, reference: Any, auditing: str, tmp_path: Path
 ) -> None:

@@ -26,7 +26,10 @@ def rows_of(folder: Path, policy: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["policy"] == policy]
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
+@pytest.fixture(
+    scope="module",
+    params=["inline", pytest.param("local", marks=pytest.mark.slow), "local, policy workers"],
+)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> srl.Run:
     folder = tmp_path_factory.mktemp("separate") / "run"
     return srl.train(SEPARATE, seed=1, out=str(folder), **LAUNCHERS[request.param])
@@ -87,7 +90,7 @@ def test_each_policy_can_be_loaded(run: srl.Run) -> None:
         srl.load(run.folder, policy="green")
 
 
-@pytest.mark.parametrize("launcher", ["inline", "local"])
+@pytest.mark.parametrize("launcher", [pytest.param("inline", marks=pytest.mark.slow), "local"])
 def test_one_policy_for_all_learns_from_both_sides(
     launcher: str, tmp_path: Path, assert_ledger_adds_up: Any
 ) -> None:
@@ -116,7 +119,9 @@ def test_local_run_of_two_policies_is_resumed(tmp_path: Path, assert_ledger_adds
         assert versions == list(range(1, facts["version"] + 1))
 
 
-@pytest.mark.parametrize("victim", ["trainer-red-0", "trainer-blue-0"])
+@pytest.mark.parametrize(
+    "victim", [pytest.param("trainer-red-0", marks=pytest.mark.slow), "trainer-blue-0"]
+)
 def test_run_fails_when_one_of_two_trainers_is_killed(
     victim: str, start_run: Any, assert_ledger_adds_up: Any
 ) -> None:
