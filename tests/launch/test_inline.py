@@ -116,7 +116,11 @@ CLOCKS = ("pid", "seconds", "env_steps_per_second", "bottleneck", "time_split")
 
 every_case = pytest.mark.parametrize("case", CASES)
 SIMPLER = ("chain", "target", "turns", "masked", "identity, two actors", "cartpole, evaluator")
-"""Cases of which others show the same about checkpoints: theirs are left to `make slow`."""
+"""Cases of which others show the same: they are left to `make slow`."""
+most_cases = pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[pytest.mark.slow] if c in SIMPLER else []) for c in CASES],
+)
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +208,7 @@ def test_run_with_the_same_seed_is_the_same(
     assert_same(reference(case), train(case, auditing, tmp_path / "run"))
 
 
-@every_case
+@most_cases
 def test_rows_are_what_the_trainer_computes_again_and_as_fresh_as_asked(
     case: str, reference: Any
 ) -> None:
@@ -243,10 +247,7 @@ def test_evaluator_changes_nothing_but_its_own(
     assert [row["env_steps"] for row in rows] == [steps[version] for version in versions]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=[pytest.mark.slow] if c in SIMPLER else []) for c in CASES],
-)
+@most_cases
 def test_run_that_takes_checkpoints_is_the_same(
     case: str, reference: Any, auditing: str, tmp_path: Path
 ) -> None:

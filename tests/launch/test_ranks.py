@@ -40,7 +40,10 @@ def test_two_trainers_run_to_the_end(
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)],
+)
 def test_run_that_was_stopped_goes_on(
     number: signal.Signals, code: int, auditing: str, start_run: Any, assert_ledger_adds_up: Any
 ) -> None:
@@ -69,7 +72,7 @@ def test_run_that_was_stopped_goes_on(
     again.assert_nothing_left()
 
 
-@pytest.mark.parametrize("victim", ["trainer-0", "trainer-1"])
+@pytest.mark.parametrize("victim", ["trainer-0", pytest.param("trainer-1", marks=pytest.mark.slow)])
 def test_run_fails_when_one_rank_is_killed(
     victim: str, auditing: str, start_run: Any, assert_ledger_adds_up: Any
 ) -> None:
