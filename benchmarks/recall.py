@@ -5,7 +5,7 @@ from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
 
 
 def recall() -> Experiment[PPOConfig]:
-    """Return 1 with a memory at 60k env steps; 0.25, a guess of four, without."""
+    """Return 1 with a memory at 60k env steps; at most 0.25, a guess of four, without."""
     return Experiment(
         name="recall",
         env=EnvConfig(name="toy/recall", options='{"choices": 4, "delay": 6, "jitter": 3}'),

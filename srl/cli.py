@@ -37,7 +37,8 @@ usage: srl COMMAND ...
                           below RUNS (default: runs)
 
 NAME is one of 'srl list', FAMILY/NAME of an env (gym/ANY-ID, atari/breakout, toy/recall: a
-recipe by its spaces), module:function or file.py:function.
+recipe by its spaces), module:Object or file.py:Object: a function that returns an
+experiment, or an env of your own.
 """
 
 
