@@ -1,4 +1,4 @@
-"""The command line: srl train, resume, eval, play, versions, list, explain, inspect, check-env, doctor.
+"""The command line: srl train, resume, eval, play, versions, list, explain, check-env, bench, ...
 
 Exit codes: 0 ended as asked; 1 the return asked for was not reached, or doctor found something to
 do; 2 bad input, nothing was started; 3 the run failed, or the env breaks its contract; 130 Ctrl-C.
@@ -32,6 +32,8 @@ usage: srl COMMAND ...
   srl check-env NAME [--env.options JSON] [--env.wrappers A B ...] [--env.reseed start] [--seed N]
                           prove that an env keeps the contract, and measure it; NAME is an
                           experiment, FAMILY/NAME, module:Object or file.py:Object
+  srl bench COMMAND NAME [--json F] [--a.b value ...]
+                          measure: NAME is an experiment or a workload ('srl bench' lists both)
   srl doctor [--sweep] [RUNS ...]
                           check installation and host; find what dead runs left here and
                           below RUNS (default: runs)
@@ -206,6 +208,12 @@ def _check_env(words: list[str]) -> int:
     return 3 if has_problem else 0
 
 
+def _bench(words: list[str]) -> int:
+    from srl.tools.bench.command import main as run
+
+    return run(words)
+
+
 def _doctor(words: list[str]) -> int:
     from srl.core.errors import ConfigError
     from srl.tools.doctor import examine, leftovers
@@ -238,6 +246,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "explain": _explain,
     "inspect": _inspect,
     "check-env": _check_env,
+    "bench": _bench,
     "doctor": _doctor,
 }
 

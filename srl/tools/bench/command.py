@@ -1,0 +1,78 @@
+"""What every `srl bench` command shares: how it is found, and how its words are read."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from srl.core.errors import ConfigError
+from srl.core.experiment import Experiment
+from srl.core.names import load_object, nearest
+from srl.tools.bench.workloads import WORKLOADS
+
+COMMANDS: dict[str, str] = {}
+"""Name to "module:function"; the function takes the words after the name, returns the exit code."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run `srl bench COMMAND ...`; returns the exit code."""
+    if not words:
+        commands = [f"  srl bench {name} NAME" for name in COMMANDS]
+        workloads = [f"  {name}" for name in WORKLOADS]
+        names = "NAME is one of these workloads, or an experiment as 'srl train' takes it:"
+        sys.stdout.write("\n".join([*commands, names, *workloads]) + "\n")
+        return 0
+    name = words[0]
+    if name not in COMMANDS:
+        hint = nearest(name, list(COMMANDS)) or f": there are {', '.join(COMMANDS)}"
+        raise ConfigError(f"srl bench has no command {name!r}{hint}")
+    run: Callable[[Sequence[str]], int] = load_object(COMMANDS[name])
+    return run(words[1:])
+
+
+def read_words(
+    words: Sequence[str], usage: str, own: Mapping[str, Callable[[str], Any] | None]
+) -> tuple[str, dict[str, Any], list[str]]:
+    """The name, the command's own options, and the options of the experiment.
+
+    Args:
+        words: as typed after the command: NAME, then options `--a value` or `--a=value`.
+        usage: one line, for what is refused.
+        own: the command's option to what reads its value; None: it takes no value.
+    """
+    if not words or words[0].startswith("-"):
+        raise ConfigError(f"a name is missing: {usage}")
+    found: dict[str, Any] = {}
+    others: list[str] = []
+    rest = list(words[1:])
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.partition("=")
+        name = option.removeprefix("--")
+        if not option.startswith("--") or name not in own:
+            others.append(word)
+            continue
+        read = own[name]
+        if read is None:
+            if equals:
+                raise ConfigError(f"--{name} takes no value, got {value!r}")
+            found[name] = True
+            continue
+        if not equals:
+            if not rest:
+                raise ConfigError(f"--{name} needs a value: {usage}")
+            value = rest.pop(0)
+        try:
+            found[name] = read(value)
+        except ValueError:
+            raise ConfigError(f"--{name} cannot be {value!r}: {usage}") from None
+    return words[0], found, others
+
+
+def find(name: str, arguments: Sequence[str] = ()) -> Experiment[Any]:
+    """The experiment of a workload, or of any name that `srl train` takes, with options applied."""
+    from srl.api import find_experiment
+
+    workload = WORKLOADS.get(name)
+    if workload is None:
+        return find_experiment(name, arguments)
+    return find_experiment(workload.experiment, [*workload.arguments(), *arguments])

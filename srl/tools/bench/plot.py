@@ -1,0 +1,95 @@
+"""Bars as SVG, in a few lines: no plotting library is needed."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+COLOURS = ("#4878a8", "#e49444", "#5aa469", "#c85a54", "#8d6cab", "#c9a227", "#7f7f7f", "#67b7c7")
+_WIDTH, _BAR, _GAP, _LEFT, _RIGHT, _TOP = 760, 22, 10, 200, 110, 44
+
+
+def write_bars(
+    path: Path | str,
+    title: str,
+    bars: Mapping[str, Mapping[str, float]],
+    *,
+    unit: str,
+    intervals: Mapping[str, tuple[float, float]] | None = None,
+    marks: Mapping[str, float] | None = None,
+) -> None:
+    """Write horizontal bars, each a stack of named parts.
+
+    Args:
+        path: an .svg file.
+        title: what is shown.
+        bars: label to its parts, name to length; parts of one name have one colour.
+        unit: of the lengths.
+        intervals: label to the interval drawn over the end of its bar.
+        marks: name to a length at which a line is drawn through all bars.
+    """
+    intervals, marks = intervals or {}, marks or {}
+    names = list(dict.fromkeys(name for parts in bars.values() for name in parts))
+    ends = [sum(parts.values()) for parts in bars.values()]
+    ends += [high for _, high in intervals.values()] + list(marks.values())
+    scale = (_WIDTH - _LEFT - _RIGHT) / (max(ends, default=0) or 1)
+    bottom = _TOP + len(bars) * (_BAR + _GAP)
+    shapes = [_text(12, 20, title, size=15)]
+    for number, (label, parts) in enumerate(bars.items()):
+        top = _TOP + number * (_BAR + _GAP)
+        shapes += _bar(label, parts, names, top, scale)
+        if label in intervals:
+            shapes += _whisker(intervals[label], top + _BAR / 2, scale)
+    for name, length in marks.items():
+        x = _LEFT + length * scale
+        shapes.append(_line(x, _TOP - 6, x, bottom, dashed=True))
+        shapes.append(_text(x, _TOP - 10, f"{name} {length:,.4g}", anchor="middle", size=11))
+    height = bottom + 34
+    if len(names) > 1:
+        shapes += _legend(names, bottom + 14)
+    shapes.append(_text(_WIDTH - 12, height - 6, unit, anchor="end", size=11))
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
+    head += f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif">'
+    back = f'<rect width="{_WIDTH}" height="{height}" fill="white"/>'
+    Path(path).write_text("\n".join([head, back, *shapes, "</svg>"]) + "\n")
+
+
+def _bar(
+    label: str, parts: Mapping[str, float], names: Sequence[str], top: float, scale: float
+) -> list[str]:
+    shapes, x = [_text(_LEFT - 8, top + 15, label, anchor="end")], float(_LEFT)
+    for name, length in parts.items():
+        width = max(length, 0.0) * scale
+        colour = COLOURS[names.index(name) % len(COLOURS)]
+        shapes.append(
+            f'<rect x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{_BAR}" fill="{colour}"/>'
+        )
+        x += width
+    total = sum(parts.values())
+    return [*shapes, _text(x + 6, top + 15, f"{total:,.4g}", size=12)]
+
+
+def _whisker(interval: tuple[float, float], y: float, scale: float) -> list[str]:
+    low, high = (_LEFT + length * scale for length in interval)
+    ends = [_line(x, y - 5, x, y + 5) for x in (low, high)]
+    return [_line(low, y, high, y), *ends]
+
+
+def _legend(names: Sequence[str], y: float) -> list[str]:
+    shapes, x = [], 12.0
+    for number, name in enumerate(names):
+        colour = COLOURS[number % len(COLOURS)]
+        shapes.append(f'<rect x="{x:.1f}" y="{y - 9:.1f}" width="10" height="10" fill="{colour}"/>')
+        shapes.append(_text(x + 14, y, name, size=11))
+        x += 24 + 6.5 * len(name)
+    return shapes
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 13) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
+    return f"<text {place}>{escape(text)}</text>"
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False) -> str:
+    dash = ' stroke-dasharray="4 3"' if dashed else ""
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="black"{dash}/>'

@@ -1,0 +1,105 @@
+"""Results as JSON and as a table; the host they were measured on."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_PACKAGES = ("srl", "torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco", "pettingzoo")
+
+
+def host() -> dict[str, Any]:
+    """The host, in facts that speeds depend on."""
+    return {
+        "cpu": cpu_model(),
+        "cores": num_cores(),
+        "gpus": gpus(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": _versions(),
+        "commit": _commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_model() -> str:
+    """What the CPU calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def gpus() -> list[str]:
+    """Names of the GPUs."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def write_json(path: Path | str, result: Mapping[str, Any]) -> None:
+    """Write a result, whole or not at all."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}.writing")
+    aside.write_text(json.dumps(result, indent=1) + "\n")
+    aside.replace(target)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table: the first column left, the others right."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2))
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+    console.print(table)
+    console.print()
+
+
+def say(text: str) -> None:
+    """Print one line."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str | None:
+    """The commit of the code, with a + where files differ from it; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        words = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=12"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
