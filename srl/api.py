@@ -289,7 +289,7 @@ def _shape(experiment: Experiment[Any], agents: Sequence[AgentSpec]) -> tuple[An
     return (
         experiment.launcher,
         experiment.env,
-        experiment.actors,
+        replace(experiment.actors, threads=None),
         experiment.routes,
         experiment.max_staleness,
         (algorithm.rollout, algorithm.batch_size),

@@ -419,7 +419,8 @@ def test_train_help_lists_every_option(srl: Any) -> None:
         *("--policies.count", "--trainers.count", "--inference", "--samples", "--max-staleness"),
         *("--stop.env-steps", "--stop.seconds", "--stop.return", "--checkpoint.seconds"),
         *("--trainers.device", "--policies.device", "--threads", "--env.options"),
-        *("--env.wrappers", "--init-from", "--algorithm.learning-rate"),
+        *("--env.wrappers", "--init-from", "--algorithm.learning-rate", "--allocator"),
+        *("--actors.threads", "--policies.threads", "--trainers.threads"),
     ):
         assert f"{option} " in outcome.out, option
     assert "--stop.return_" not in outcome.out

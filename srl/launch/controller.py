@@ -46,7 +46,8 @@ from srl.workers.run import failure_of
 _POLL_SECONDS = 0.1
 _SHOW_SECONDS = 1.0
 _READY_SECONDS = 120.0
-_STOP_SECONDS = 90.0
+_STOP_SECONDS = 150.0
+"""More than the node agent gives its workers, one kind after the other."""
 _SILENT_SECONDS = 600.0
 _SHOW_EVALUATION_SECONDS = 5.0
 

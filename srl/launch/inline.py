@@ -16,6 +16,7 @@ from srl.core.telemetry import Episode
 from srl.core.worker import Worker
 from srl.launch.connect import InlineConnector, build_worker
 from srl.launch.plan import Plan
+from srl.launch.process import use_allocator, use_threads
 from srl.learning.checkpoint import Checkpoint, write_part
 from srl.streams.samples.workspace import load_workspace, save_workspace
 from srl.transport.control import Accounts, Message, Ready, Save, Saved, Stopped
@@ -28,9 +29,8 @@ class InlineLauncher:
     writers = frozenset({"inline"})
 
     def __init__(self, plan: Plan, is_interrupted: Callable[[], bool]) -> None:
-        import torch
-
-        torch.set_num_threads(plan.experiment["threads"])
+        use_allocator(plan.experiment["allocator"])
+        use_threads(max(plan.threads(worker.kind) for worker in plan.workers))
         self._plan = plan
         self._is_interrupted = is_interrupted
         self._connector = InlineConnector(plan)

@@ -61,7 +61,6 @@ class LocalLauncher:
                 log_folder=str(self._folder / "logs"),
                 socket_folder=str(self._sockets),
                 python_path=[path or os.getcwd() for path in sys.path],
-                threads=self._plan.experiment["threads"],
                 state=None if checkpoint is None else str(checkpoint.path),
             )
         )

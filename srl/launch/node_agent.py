@@ -7,7 +7,6 @@ sockets. When the controller is gone it ends its workers and itself.
 """
 
 import logging
-import os
 import shutil
 import signal
 import subprocess
@@ -22,6 +21,7 @@ import zmq
 from srl.core.errors import SrlError
 from srl.launch.owner import write_owner
 from srl.launch.plan import Plan, worker_name
+from srl.launch.process import thread_environment
 from srl.transport.arena import Arena
 from srl.transport.control import (
     Accounts,
@@ -44,7 +44,8 @@ _POLL_MILLISECONDS = 200
 _ACCOUNTS_SECONDS = 1.0
 _STOP_ORDER = ("evaluator", "actor", "policy", "trainer")
 """Reverse to the dataflow: who sends stops before who receives."""
-_GRACE_SECONDS = {"evaluator": 2.0, "actor": 2.0, "policy": 2.0, "trainer": 5.0}
+_GRACE_SECONDS = {"evaluator": 15.0, "actor": 15.0, "policy": 10.0, "trainer": 15.0}
+"""A healthy worker ends within a step, but an env may reset for seconds, on cores that are busy."""
 _SAVE_GRACE_SECONDS = 60.0
 _ALONE_GRACE_SECONDS = 1.0
 """Where the controller is gone."""
@@ -95,6 +96,7 @@ class NodeAgent:
 
     def _spawn(self, name: str) -> _Process:
         mine, theirs = channel_pair()
+        kind = self._plan.worker(name).kind
         fds = [arena.fd for arena in self._arenas.values() if arena.fd is not None]
         with (Path(self._order.log_folder) / f"{name}.log").open("ab") as file:
             popen = subprocess.Popen(
@@ -103,7 +105,7 @@ class NodeAgent:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env=_worker_environment(self._order.threads),
+                env=thread_environment(self._plan.threads(kind)) | {"PYTHONUNBUFFERED": "1"},
             )
         theirs.close()
         mine.send(
@@ -117,7 +119,7 @@ class NodeAgent:
                 state=self._order.state,
             )
         )
-        return _Process(name, self._plan.worker(name).kind, popen, mine)
+        return _Process(name, kind, popen, mine)
 
     def _watch(self) -> Save | None:
         """Forward messages until told to stop; returns the checkpoint to write while stopping."""
@@ -227,11 +229,6 @@ class NodeAgent:
         for arena in self._arenas.values():
             arena.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _worker_environment(threads: int) -> dict[str, str]:
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    return {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONUNBUFFERED": "1"}
 
 
 def _describe_exit(name: str, code: int) -> str:

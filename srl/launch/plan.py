@@ -181,6 +181,12 @@ class Plan(msgspec.Struct, frozen=True):
                     arenas[f"replies/{policy}/{index}"] = self.replies(route).nbytes
         return arenas
 
+    def threads(self, kind: str) -> int:
+        """Compute threads of each worker of a kind."""
+        sections = {"actor": "actors", "policy": "policies", "trainer": "trainers"}
+        own = self.experiment[sections[kind]]["threads"] if kind in sections else None
+        return own or self.experiment["threads"]
+
     def trainer_device(self, rank: int) -> str:
         """Where a trainer computes: of several on GPUs each has its own."""
         device = self.experiment["trainers"]["device"]

@@ -42,7 +42,6 @@ class StartNode(msgspec.Struct, tag=True):
     log_folder: str
     socket_folder: str
     python_path: list[str]
-    threads: int
     state: str | None = None
 
 

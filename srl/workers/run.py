@@ -29,6 +29,7 @@ from srl.core.errors import SrlError
 from srl.core.worker import Worker
 from srl.launch.connect import ShmConnector, build_worker
 from srl.launch.plan import Plan, worker_name
+from srl.launch.process import use_allocator, use_threads
 from srl.transport.arena import Arena
 from srl.transport.control import (
     Channel,
@@ -65,6 +66,7 @@ def main() -> int:
     configure = _wait_for_configure(channel)
     sys.path += [path for path in configure.python_path if path not in sys.path]
     plan = msgspec.json.decode(configure.plan, type=Plan)
+    use_allocator(plan.experiment["allocator"])
     try:
         arenas = {name: Arena.attach(fd, size) for name, (fd, size) in configure.arenas.items()}
         buffers = {name: arena.buffer for name, arena in arenas.items()}
@@ -164,12 +166,9 @@ def _build(
     configure: Configure, plan: Plan, buffers: dict[str, np.ndarray], group: Group
 ) -> Worker:
     planned = plan.worker(configure.worker)
-    if planned.kind != "actor" or plan.inference == "inline":
-        import torch
-
-        torch.set_num_threads(plan.experiment["threads"])
     connector = ShmConnector(plan, buffers, configure.socket_folder, configure.incarnation, group)
     worker = build_worker(plan, configure.worker, connector)
+    use_threads(plan.threads(planned.kind))
     if configure.state is not None and planned.kind == "trainer":
         from srl.learning.checkpoint import read_checkpoint
 

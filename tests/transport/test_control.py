@@ -35,7 +35,7 @@ SAVED = Saved(
 )
 MESSAGES = [
     Configure(b"plan", "actor-0", {"samples/main": (5, 64)}, "/tmp/x", ["/path"], 2, "checkpoint"),
-    StartNode(b"plan", {"samples/main": 4096}, ["actor-0"], "/logs", "/tmp/x", ["/path"], 1),
+    StartNode(b"plan", {"samples/main": 4096}, ["actor-0"], "/logs", "/tmp/x", ["/path"]),
     Stop(),
     Stop(Save(3, "/run/checkpoints/.00000003.writing")),
     Save(3, "/run/checkpoints/.00000003.writing"),
