@@ -1,11 +1,11 @@
 """CleanRL-style PPO (a minimal equivalent of cleanrl/ppo_atari_envpool.py, ppo.py, ppo_continuous_action.py), single process.
-python p_cleanrl.py --env pong --vec envpool --n 64 --T 128 --mb 1024 --epochs 4 --secs 60
+python cleanrl_style.py --env pong --vec envpool --n 64 --T 128 --mb 1024 --epochs 4 --secs 60
 Prints agent steps/s over the steady window (after the first `--warm` iterations)."""
 import argparse, os, time, json
 P = argparse.ArgumentParser()
 P.add_argument("--env", default="pong"); P.add_argument("--vec", default="envpool"); P.add_argument("--n", type=int, default=64)
 P.add_argument("--T", type=int, default=128); P.add_argument("--mb", type=int, default=1024); P.add_argument("--epochs", type=int, default=4)
-P.add_argument("--secs", type=float, default=60); P.add_argument("--warm", type=int, default=2); P.add_argument("--threads", type=int, default=2)
+P.add_argument("--secs", type=float, default=60); P.add_argument("--warm", type=int, default=2); P.add_argument("--threads", type=int, default=2); P.add_argument("--env-threads", type=int, default=2)
 P.add_argument("--hidden", type=int, default=64); P.add_argument("--compile", action="store_true"); P.add_argument("--bf16", action="store_true"); P.add_argument("--lr", type=float, default=2.5e-4)
 A = P.parse_args()
 import numpy as np, torch, torch.nn as nn
@@ -15,13 +15,17 @@ IMG = A.env == "pong"; N, T = A.n, A.T
 EP = {"pong": "Pong-v5", "cartpole": "CartPole-v1", "cheetah": "HalfCheetah-v5", "ant": "Ant-v5"}[A.env]
 if A.vec == "envpool":
     import envpool
-    v = envpool.make(EP, env_type="gymnasium", num_envs=N, num_threads=2, **({"episodic_life": True, "reward_clip": True} if IMG else {}))
+    v = envpool.make(EP, env_type="gymnasium", num_envs=N, num_threads=A.env_threads, **({"episodic_life": True, "reward_clip": True} if IMG else {}))
 elif A.vec == "ale":
     from ale_py.vector_env import AtariVectorEnv
-    v = AtariVectorEnv("pong", N, num_threads=2)
+    v = AtariVectorEnv("pong", N, num_threads=A.env_threads)
 else:
     import gymnasium as gym
-    def mk(): return gym.make(EP)
+    if IMG: import ale_py; gym.register_envs(ale_py)
+    def mk():
+        if IMG:
+            e = gym.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.); e = gym.wrappers.AtariPreprocessing(e, frame_skip=4); return gym.wrappers.FrameStackObservation(e, 4)
+        return gym.make(EP)
     v = (gym.vector.SyncVectorEnv if A.vec == "sync" else gym.vector.AsyncVectorEnv)([mk]*N)
 o, _ = v.reset(); o = np.asarray(o); oshape = o.shape[1:]
 sp = getattr(v, "single_action_space", None) or v.action_space
@@ -89,4 +93,4 @@ while True:
         if dt > A.secs and it > A.warm: break
 h = len(marks)//2
 sps = [(b[1]-a[1])/(b[0]-a[0]) for a, b in ((marks[0], marks[h]), (marks[h], marks[-1]))]
-print(json.dumps(dict(peer="cleanrl-style", **vars(A), steps_s=round(steps/dt), halves=[round(x) for x in sps], iters=it-A.warm, sample_frac=round(t_s/dt, 3), sample_steps_s=round(steps/t_s), learn_steps_s=round(steps/t_l), ret=round(float(np.mean(rets[-50:])), 2) if rets else None, total=steps)), flush=True)
+print(json.dumps(dict(peer="cleanrl-style", **vars(A), steps_s=round(steps/dt), window=round(dt, 2), halves=[round(x) for x in sps], iters=it-A.warm, sample_frac=round(t_s/dt, 3), sample_steps_s=round(steps/t_s), learn_steps_s=round(steps/t_l), ret=round(float(np.mean(rets[-50:])), 2) if rets else None, total=steps)), flush=True)

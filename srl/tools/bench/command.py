@@ -9,7 +9,9 @@ from srl.core.experiment import Experiment
 from srl.core.names import load_object, nearest
 from srl.tools.bench.workloads import WORKLOADS
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "peers": "srl.tools.bench.peers:main",
+}
 """Name to "module:function"; the function takes the words after the name, returns the exit code."""
 
 
