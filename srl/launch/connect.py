@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import zmq
 
-from srl.core.algorithm import AlgorithmConfig, Policy
+from srl.core.algorithm import AlgorithmConfig, Learner, Policy
 from srl.core.block import input_names
 from srl.core.collective import Alone, Group
 from srl.core.experiment import EnvConfig
@@ -236,7 +236,7 @@ def inline_inference(
     plan: Plan, route: RoutePlan, actor: int, parameters: ParameterSubscriber
 ) -> InlineInference:
     """A copy of the policy inside an actor."""
-    policy = _make_policy(plan, route, seed=worker_seed(plan, "actor", actor, route), device="cpu")
+    policy = make_policy(plan, route, seed=worker_seed(plan, "actor", actor, route), device="cpu")
     names = input_names(route.agent_spec(), route.records())
     return InlineInference(policy, parameters, names)
 
@@ -250,7 +250,7 @@ def pinned_parameters(plan: Plan, route: RoutePlan) -> InlineParameters:
     return parameters
 
 
-def _make_policy(plan: Plan, route: RoutePlan, *, seed: int, device: str) -> Policy:
+def make_policy(plan: Plan, route: RoutePlan, *, seed: int, device: str) -> Policy:
     """The policy of a route, with fresh weights."""
     if route.is_frozen:
         from srl.launch.pool import make_pool
@@ -302,7 +302,7 @@ def _build_policy(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worke
     from srl.workers.policy import PolicyWorker
 
     route = plan.route(worker.policy)
-    policy = _make_policy(
+    policy = make_policy(
         plan,
         route,
         seed=worker_seed(plan, "policy", worker.index, route),
@@ -322,7 +322,7 @@ def _build_evaluator(plan: Plan, worker: WorkerPlan, connector: Connector) -> Wo
     players = []
     for route in plan.routes:
         seed = worker_seed(plan, "evaluator", worker.index, route)
-        policy = _make_policy(plan, route, seed=seed, device="cpu")
+        policy = make_policy(plan, route, seed=seed, device="cpu")
         if route.is_frozen:
             policy.load_weights(connector.subscriber(route).fetch()[1])
         counts = not route.is_frozen
@@ -340,30 +340,37 @@ def _build_evaluator(plan: Plan, worker: WorkerPlan, connector: Connector) -> Wo
     )
 
 
-def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
-    from srl.workers.trainer import Trainer
-
-    route = plan.route(worker.policy)
+def make_learner(plan: Plan, route: RoutePlan, rank: int, group: Group) -> Learner:
+    """The learner of a route's policy."""
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
-    learner = algorithm.make_learner(
+    return algorithm.make_learner(
         route.agent_spec(),
         seed=worker_seed(plan, "trainer", 0, route),  # the same on every rank
-        device=plan.trainer_device(worker.index),
-        ranks=connector.group.learner,
+        device=plan.trainer_device(rank),
+        ranks=group.learner,
     )
-    consumer = connector.consumer(route, worker.index)
+
+
+def make_staging(
+    plan: Plan, route: RoutePlan, consumer: SampleConsumer, *, num_buffers: int
+) -> Staging:
+    """What gathers a trainer's share of the blocks of a route into batches."""
     gate = Gate(
         num_producers=len(consumer.assigned()),
         batch=route.batch // plan.num_ranks,
         max_staleness=plan.experiment["max_staleness"],
     )
-    staging = Staging(
-        consumer,
-        gate,
-        route.layout(),
-        burn_in=route.burn_in,
-        num_buffers=2 if connector.staging_thread else 1,
-    )
+    return Staging(consumer, gate, route.layout(), burn_in=route.burn_in, num_buffers=num_buffers)
+
+
+def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
+    from srl.workers.trainer import Trainer
+
+    route = plan.route(worker.policy)
+    learner = make_learner(plan, route, worker.index, connector.group)
+    consumer = connector.consumer(route, worker.index)
+    num_buffers = 2 if connector.staging_thread else 1
+    staging = make_staging(plan, route, consumer, num_buffers=num_buffers)
     return Trainer(
         worker.name,
         learner,
