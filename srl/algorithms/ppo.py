@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srl.core.algorithm import Arrays, Records
+from srl.core.algorithm import Arrays, NamedPolicy, Records
 from srl.core.collective import Collective
 from srl.core.env import AgentSpec
 from srl.core.errors import ConfigError
@@ -35,6 +35,7 @@ from srl.nets.chunks import Chunks
 from srl.nets.mlp import Activation
 from srl.nets.optimiser import Adam
 from srl.nets.recurrent import memory_state
+from srl.nets.small import small_actor_critic
 from srl.nets.tensors import array_of, load_arrays, tensor_of
 from srl.ops.distributions import Distribution
 from srl.ops.losses import approximate_kl, clipped_policy_loss, masked_mean, value_loss
@@ -156,6 +157,18 @@ class PPOConfig:
     def make_policy(self, agent: AgentSpec, *, seed: int, device: str) -> "PPOPolicy":
         """A policy with fresh weights."""
         return PPOPolicy(self, agent, seed=seed, device=device)
+
+    def small_policy(self, agent: AgentSpec) -> NamedPolicy | None:
+        """The same policy without torch; None where it sees images, remembers, or is large."""
+        if self.network is not None or self.memory != "none" or self.central_value:
+            return None
+        return small_actor_critic(
+            agent,
+            hidden=self.hidden,
+            activation=self.activation,
+            normalise_observations=self.normalise_observations,
+            normalise_returns=self.normalise_returns,
+        )
 
     def make_learner(self, agent: AgentSpec, *, seed: int, device: str, ranks: Collective) -> "PPO":
         """A learner with fresh weights, one of several that learn together."""

@@ -5,7 +5,7 @@ The learner turns batches into new weights. Neither knows of streams, processes 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -48,7 +48,8 @@ class Policy(Protocol):
                 state is of the episode before: to be taken as zeros.
 
         Returns:
-            Every field of the outputs and of the state, `[N, *shape]`.
+            Every field of the outputs and of the state, `[N, *shape]`; to be read before the next
+            call, which may overwrite them.
         """
         ...
 
@@ -137,5 +138,27 @@ class AlgorithmConfig(Protocol):
         """A learner with fresh weights, one of `ranks.size` that learn together.
 
         Equal seeds give equal weights; what differs by rank comes from `ranks.rank`.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class NamedPolicy:
+    """A policy by name: made without the algorithm's module, and so without what that imports."""
+
+    maker: str
+    """`module:Object`, called with the AgentSpec, `seed` and the options; returns a Policy."""
+    options: dict[str, Any]
+    """Plain values: they travel as JSON."""
+
+
+@runtime_checkable
+class HasSmallPolicy(Protocol):
+    """A config whose policy can also act without torch, where actions are answered on a CPU."""
+
+    def small_policy(self, agent: AgentSpec) -> NamedPolicy | None:
+        """A policy that acts like `make_policy`'s by the same weights; None: there is none.
+
+        It may sample other actions by equal seeds, with the same probabilities.
         """
         ...

@@ -16,7 +16,9 @@ import zmq
 from srl.core.algorithm import AlgorithmConfig, Learner, Policy
 from srl.core.block import input_names
 from srl.core.collective import Alone, Group
+from srl.core.env import AgentSpec
 from srl.core.experiment import EnvConfig
+from srl.core.names import load_object
 from srl.core.streams import (
     InferenceClient,
     InferenceServer,
@@ -42,6 +44,7 @@ from srl.streams.samples.shm import ShmConsumer, ShmProducer
 from srl.streams.samples.workspace import Workspace
 from srl.transport.arena import Arena
 from srl.transport.blocks import BlockArena, block_arena_bytes
+from srl.workers.pool import Pool
 
 
 class Connector(Protocol):
@@ -236,7 +239,8 @@ def inline_inference(
     plan: Plan, route: RoutePlan, actor: int, parameters: ParameterSubscriber
 ) -> InlineInference:
     """A copy of the policy inside an actor."""
-    policy = make_policy(plan, route, seed=worker_seed(plan, "actor", actor, route), device="cpu")
+    seed = worker_seed(plan, "actor", actor, route)
+    policy = make_acting_policy(plan, route, seed=seed, device="cpu")
     names = input_names(route.agent_spec(), route.records())
     return InlineInference(policy, parameters, names)
 
@@ -258,6 +262,18 @@ def make_policy(plan: Plan, route: RoutePlan, *, seed: int, device: str) -> Poli
         return make_pool(route.opponents, seed=seed, device=device)
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
     return algorithm.make_policy(route.agent_spec(), seed=seed, device=device)
+
+
+def make_acting_policy(plan: Plan, route: RoutePlan, *, seed: int, device: str) -> Policy:
+    """The policy of a route for who answers actors: without torch where there is such a one."""
+    if not route.small or device != "cpu":
+        return make_policy(plan, route, seed=seed, device=device)
+    agents = [AgentSpec.from_dict(o.agent) for o in route.opponents] or [route.agent_spec()]
+    made: list[Policy] = [
+        load_object(small.maker)(agent, seed=seed + number, **small.options)
+        for number, (small, agent) in enumerate(zip(route.small, agents, strict=True))
+    ]
+    return Pool(made) if route.is_frozen else made[0]
 
 
 def worker_seed(plan: Plan, kind: str, index: int, route: RoutePlan) -> int:
@@ -302,7 +318,7 @@ def _build_policy(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worke
     from srl.workers.policy import PolicyWorker
 
     route = plan.route(worker.policy)
-    policy = make_policy(
+    policy = make_acting_policy(
         plan,
         route,
         seed=worker_seed(plan, "policy", worker.index, route),

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from srl.core.algorithm import AlgorithmConfig, Records
+from srl.core.algorithm import AlgorithmConfig, HasSmallPolicy, NamedPolicy, Records
 from srl.core.block import Block, Layout, route_layout
 from srl.core.env import AgentSpec, Discrete, Env, MultiDiscrete
 from srl.core.errors import ConfigError
@@ -20,7 +20,7 @@ from srl.core.experiment import Experiment
 from srl.core.masks import heed
 from srl.core.routes import RoutedAgents, route_agents
 from srl.core.spec import Spec, spec_of
-from srl.launch.config import encode_experiment
+from srl.launch.config import decode_algorithm, encode_experiment
 from srl.launch.env_factory import env_spec, make_env
 from srl.streams.inference.shm import ReplyLayout
 from srl.streams.parameters.shm import parameter_arena_bytes
@@ -77,6 +77,9 @@ class RoutePlan(msgspec.Struct, frozen=True):
     opponents: tuple[Opponent, ...] = ()
     """The policies it is made of, if it is frozen: it then has no trainer, and its blocks are never
     sent."""
+    small: tuple[NamedPolicy, ...] = ()
+    """The policy without torch, for who answers actors on a CPU (of a frozen one, each that it is
+    made of); empty: there is none."""
 
     @property
     def is_frozen(self) -> bool:
@@ -353,7 +356,19 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
         envs=envs,
         batch=batch,
         slots=actors.groups + queued + 1,
+        small=_small_policies([algorithm], [routed.agent]),
     )
+
+
+def _small_policies(
+    algorithms: Sequence[AlgorithmConfig], agents: Sequence[AgentSpec]
+) -> tuple[NamedPolicy, ...]:
+    """The policies of these algorithms without torch; none where one of them has none."""
+    found = [
+        algorithm.small_policy(agent) if isinstance(algorithm, HasSmallPolicy) else None
+        for algorithm, agent in zip(algorithms, agents, strict=True)
+    ]
+    return tuple(policy for policy in found if policy) if all(found) else ()
 
 
 def _plan_frozen(
@@ -384,6 +399,10 @@ def _plan_frozen(
         batch=0,
         slots=experiment.actors.groups,
         opponents=tuple(opponents),
+        small=_small_policies(
+            [decode_algorithm(opponent.algorithm) for opponent in opponents],
+            [AgentSpec.from_dict(opponent.agent) for opponent in opponents],
+        ),
     )
 
 

@@ -8,10 +8,8 @@ from torch import Tensor, nn
 
 from srl.core.env import Observation
 from srl.nets.conv import ConvNet
+from srl.nets.limits import LARGEST_NORMALISED
 from srl.nets.normaliser import Normaliser
-
-LARGEST_NORMALISED = 10.0
-"""Normalised observations are clipped to ±10 (as in OpenAI Baselines)."""
 
 
 class OneHot(nn.Module):

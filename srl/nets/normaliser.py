@@ -3,10 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from srl.nets.limits import SMALLEST_VARIANCE
 from srl.ops.normalise import Moments, merge_moments
-
-SMALLEST_VARIANCE = 1e-6
-"""A constant input is not blown up by more than 1000."""
 
 
 class Normaliser(nn.Module):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srl.core.errors import CheckpointError
+from srl.core.arrays import check_arrays
 
 
 def tensor_of(array: np.ndarray, device: torch.device) -> Tensor:
@@ -27,15 +27,6 @@ def load_arrays(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray])
 
     Raises CheckpointError naming the first tensor that is missing or of another shape.
     """
-    hint = "it is of another agent, or of other options of the algorithm"
-    for name in sorted(tensors.keys() ^ arrays.keys()):
-        where = "is missing from" if name in tensors else "is not wanted, but in"
-        raise CheckpointError(f"tensor {name!r} {where} what is loaded: {hint}")
-    for name, tensor in tensors.items():
-        here, there = list(tensor.shape), list(arrays[name].shape)
-        if here != there:
-            raise CheckpointError(
-                f"tensor {name!r} has shape {here}, what is loaded has {there}: {hint}"
-            )
+    check_arrays({name: tuple(x.shape) for name, x in tensors.items()}, arrays)
     for name, tensor in tensors.items():
         tensor.copy_(tensor_of(arrays[name], torch.device("cpu")))

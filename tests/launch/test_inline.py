@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import srl
+from srl.algorithms.ppo import PPOConfig
 from srl.learning.checkpoint import latest_checkpoint, list_checkpoints, read_checkpoint
 from srl.learning.versions import VersionStore
 
@@ -271,6 +272,28 @@ def test_run_interrupted_and_resumed_is_the_same(
     srl.resume(folder)
 
     assert_same(reference(case), folder)
+
+
+def test_checkpoint_whose_actions_torch_drew_is_resumed_with_new_draws(
+    auditing: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(PPOConfig, "small_policy", lambda *_: None)
+        train("identity, staleness 1", auditing, folder, stop__env_steps=3_000)
+    assert not caplog.text
+    before = metrics(folder)
+
+    srl.resume(folder, stop__env_steps=6_000)
+
+    assert caplog.text.count("begins anew") == 1
+    assert summary(folder)["status"] == "completed"
+    assert metrics(folder)[: len(before)] == before
+    assert len(metrics(folder)) > len(before)
+    assert all(row["audit_max_difference"] < 1e-5 for row in metrics(folder))
 
 
 def test_run_interrupted_again_and_again_is_the_same(

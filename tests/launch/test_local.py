@@ -72,15 +72,19 @@ def test_final_checkpoint_is_of_the_last_version(run: srl.Run) -> None:
     assert int(newest.name) == manifest["version"] == run.summary["version"]
 
 
-def test_actor_with_policy_workers_is_small(start_run: Any) -> None:
-    run = start_run("cartpole", "--inference", "shm", "--launcher", "local")
+@pytest.mark.parametrize(
+    ("inference", "workers"), [("shm", ["actor-0", "policy-0"]), ("inline", ["actor-0"])]
+)
+def test_who_acts_is_small(inference: str, workers: list[str], start_run: Any) -> None:
+    run = start_run("cartpole", "--inference", inference, "--launcher", "local")
     run.wait_for_rows(3)  # it is at work, not only ready
-    facts = run.read("logs/actor-0.json")
-    process = Path("/proc") / str(facts["pid"])
-    peak = next(x for x in (process / "status").read_text().splitlines() if "VmHWM" in x)
+    for worker in workers:
+        facts = run.read(f"logs/{worker}.json")
+        process = Path("/proc") / str(facts["pid"])
+        peak = next(x for x in (process / "status").read_text().splitlines() if "VmHWM" in x)
 
-    assert not facts["has_torch"]
-    assert "libtorch" not in (process / "maps").read_text()
-    assert facts["resident_megabytes"] < 80
-    assert int(peak.split()[1]) / 1024 < 80
-    assert facts["cpu_seconds"] < 0.5
+        assert not facts["has_torch"]
+        assert "libtorch" not in (process / "maps").read_text()
+        assert facts["resident_megabytes"] < 80
+        assert int(peak.split()[1]) / 1024 < 80
+        assert facts["cpu_seconds"] < 0.5
