@@ -10,6 +10,7 @@ from srl.core.names import load_object, nearest
 from srl.tools.bench.workloads import WORKLOADS
 
 COMMANDS: dict[str, str] = {
+    "cost": "srl.tools.bench.cost:main",
     "peers": "srl.tools.bench.peers:main",
 }
 """Name to "module:function"; the function takes the words after the name, returns the exit code."""
