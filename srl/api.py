@@ -22,7 +22,7 @@ from srl.core.env import AgentSpec, Discrete, MultiDiscrete, Observation
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.core.names import absolute_reference, load_object, nearest
-from srl.launch.controller import Controller
+from srl.launch.controller import Controller, Watcher
 from srl.launch.env_factory import is_env
 from srl.launch.evaluate import Evaluation, evaluate, load_players, load_policy
 from srl.launch.folder import RunFolder, default_folder
@@ -87,8 +87,10 @@ def train(
     return train_experiment(experiment, view or _silent)
 
 
-def train_experiment(experiment: Experiment[Any], view: ViewFactory) -> Run:
-    """Train a complete experiment in a new run folder."""
+def train_experiment(
+    experiment: Experiment[Any], view: ViewFactory, watcher: Watcher | None = None
+) -> Run:
+    """Train a complete experiment in a new run folder; a watcher may end it."""
     check_devices(experiment)
     check_metrics(experiment.metrics)
     frozen = find_opponents(experiment)
@@ -100,7 +102,7 @@ def train_experiment(experiment: Experiment[Any], view: ViewFactory) -> Run:
     folder = RunFolder.create(path)
     pin(folder.path, frozen)
     checkpoint = None if sections is None else write_initial(folder, sections, plan)
-    return _run(experiment, folder, checkpoint, view, plan)
+    return _run(experiment, folder, checkpoint, view, plan, watcher=watcher)
 
 
 def resume(path: Path | str, *, view: ViewFactory | None = None, **options: Any) -> Run:
@@ -359,12 +361,17 @@ def _run(
     checkpoint: Checkpoint | None,
     view: ViewFactory,
     plan: Plan,
+    *,
+    watcher: Watcher | None = None,
 ) -> Run:
     folder.lock()
     plan = msgspec.structs.replace(plan, folder=str(folder.path.resolve()))
     shown = view(experiment)
     try:
-        summary = Controller(experiment, plan, folder, shown, checkpoint=checkpoint).run()
+        controller = Controller(
+            experiment, plan, folder, shown, checkpoint=checkpoint, watcher=watcher
+        )
+        summary = controller.run()
     finally:
         with suppress(OSError):
             shown.close()

@@ -83,6 +83,14 @@ class Launcher(Protocol):
         ...
 
 
+class Watcher(Protocol):
+    """Hears what the workers say, beside the controller."""
+
+    def hear(self, messages: Sequence[Message]) -> str | None:
+        """Take messages in; a reason ends the run, None lets it go on."""
+        ...
+
+
 class Interrupts:
     """Counts Ctrl-C and SIGTERM; the second Ctrl-C ends the process at once."""
 
@@ -122,12 +130,16 @@ class Controller:
         view: View,
         *,
         checkpoint: Checkpoint | None,
+        watcher: Watcher | None = None,
     ) -> None:
         self._experiment = experiment
         self._plan = plan
         self._folder = folder
         self._view = view
         self._checkpoint = checkpoint
+        self._watcher = watcher
+        self._watched: str | None = None
+        """Why the watcher ends the run."""
         learning = [route.policy for route in plan.learning]
         frozen = [route.policy for route in plan.routes if route.is_frozen]
         self._progress = Progress(learning, frozen)
@@ -229,7 +241,10 @@ class Controller:
             launcher.start(self._checkpoint)
             save_at = time.monotonic() + self._experiment.checkpoint.seconds
             while not self._is_over(interrupts):
-                self._absorb(launcher.poll(_POLL_SECONDS))
+                messages = launcher.poll(_POLL_SECONDS)
+                self._absorb(messages)
+                if self._watcher is not None:
+                    self._watched = self._watcher.hear(messages)
                 self._show()
                 self._show_state()
                 if time.monotonic() >= save_at and self._may_save():
@@ -289,6 +304,8 @@ class Controller:
 
     def _stop_rule(self) -> str | None:
         stop, progress = self._experiment.stop, self._progress
+        if self._watched is not None:
+            return self._watched
         if stop.env_steps is not None and progress.total("env_steps") >= stop.env_steps:
             return f"stop.env-steps {stop.env_steps} reached"
         if stop.seconds is not None and self._seconds() >= stop.seconds:

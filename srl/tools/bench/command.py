@@ -11,6 +11,7 @@ from srl.tools.bench.workloads import WORKLOADS
 
 COMMANDS: dict[str, str] = {
     "cost": "srl.tools.bench.cost:main",
+    "train": "srl.tools.bench.train:main",
     "peers": "srl.tools.bench.peers:main",
 }
 """Name to "module:function"; the function takes the words after the name, returns the exit code."""

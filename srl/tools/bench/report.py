@@ -67,12 +67,14 @@ def write_json(path: Path | str, result: Mapping[str, Any]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table: the first column left, the others right."""
+    """Print a table: words left, numbers right."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2))
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+    cells = [[str(cell) for cell in row] for row in rows]
+    for column, texts in zip(columns, zip(*cells, strict=True), strict=True):
+        has_words = any(letter.isalpha() for text in texts for letter in text)
+        table.add_column(column, justify="left" if has_words else "right", no_wrap=True)
+    for row in cells:
+        table.add_row(*row)
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(table)
     console.print()
