@@ -1,6 +1,7 @@
 """Builds envs by name: a family of the catalogue, or a user's own object."""
 
 from dataclasses import replace
+from importlib import import_module
 from inspect import getattr_static
 from typing import Any
 
@@ -48,6 +49,13 @@ def make_env(
         )
     factory: EnvFactory = load_object(catalog.ENVS[family])()
     return factory.make_batch(replace(request, name=name))
+
+
+def import_family(name: str) -> None:
+    """Import our module of an env's family, ahead of its use; of a user's own env, nothing."""
+    family, slash, _ = name.partition("/")
+    if slash and family in catalog.ENVS:
+        import_module(catalog.ENVS[family].partition(":")[0])
 
 
 def evaluation_lanes(episodes: int) -> tuple[int, int]:

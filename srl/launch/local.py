@@ -14,6 +14,7 @@ import zmq
 
 from srl.launch.owner import write_owner
 from srl.launch.plan import Plan
+from srl.launch.process import thread_environment
 from srl.learning.checkpoint import Checkpoint
 from srl.transport.control import Failure, Message, Save, StartNode, Stop, Stopped, channel_pair
 
@@ -43,6 +44,7 @@ class LocalLauncher:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,
+                    env=thread_environment(1) | {"PYTHONUNBUFFERED": "1"},
                     start_new_session=True,  # Ctrl-C in the terminal reaches the controller alone
                 )
             except OSError:

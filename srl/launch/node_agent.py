@@ -9,7 +9,7 @@ sockets. When the controller is gone it ends its workers and itself.
 import logging
 import shutil
 import signal
-import subprocess
+import socket
 import sys
 import time
 from dataclasses import asdict
@@ -19,9 +19,10 @@ import msgspec
 import zmq
 
 from srl.core.errors import SrlError
+from srl.launch.children import Child, can_fork, fork, start_anew
+from srl.launch.env_factory import import_family
 from srl.launch.owner import write_owner
 from srl.launch.plan import Plan, worker_name
-from srl.launch.process import thread_environment
 from srl.transport.arena import Arena
 from srl.transport.control import (
     Accounts,
@@ -54,9 +55,7 @@ _ALONE_GRACE_SECONDS = 1.0
 class _Process:
     """A worker's process and the channel to it."""
 
-    def __init__(
-        self, name: str, kind: str, popen: "subprocess.Popen[bytes]", channel: Channel
-    ) -> None:
+    def __init__(self, name: str, kind: str, popen: Child, channel: Channel) -> None:
         self.name = name
         self.kind = kind
         self.popen = popen
@@ -91,22 +90,21 @@ class NodeAgent:
         write_owner(self._folder / "node-agent.json")
         for name, num_bytes in self._order.arenas.items():
             self._arenas[name] = Arena.create(name, num_bytes)
-        for name in self._order.workers:
+        # Actors first: they are ready at once, and others import for seconds.
+        for name in sorted(self._order.workers, key=lambda n: self._plan.worker(n).kind != "actor"):
             self._processes.append(self._spawn(name))
 
     def _spawn(self, name: str) -> _Process:
         mine, theirs = channel_pair()
         kind = self._plan.worker(name).kind
-        fds = [arena.fd for arena in self._arenas.values() if arena.fd is not None]
-        with (Path(self._order.log_folder) / f"{name}.log").open("ab") as file:
-            popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "srl.workers.run", str(theirs.fileno())],
-                pass_fds=[*fds, theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                env=thread_environment(self._plan.threads(kind)) | {"PYTHONUNBUFFERED": "1"},
-            )
+        log_file = Path(self._order.log_folder) / f"{name}.log"
+        threads = self._plan.threads(kind)
+        if kind == "actor" and threads == 1 and can_fork():
+            popen = self._fork_actor(log_file, mine, theirs)
+        else:
+            fds = [arena.fd for arena in self._arenas.values() if arena.fd is not None]
+            program = ["-m", "srl.workers.run", str(theirs.fileno())]
+            popen = start_anew(program, log_file, [*fds, theirs.fileno()], threads)
         theirs.close()
         mine.send(
             Configure(
@@ -120,6 +118,19 @@ class NodeAgent:
             )
         )
         return _Process(name, kind, popen, mine)
+
+    def _fork_actor(self, log_file: Path, mine: Channel, theirs: socket.socket) -> Child:
+        from srl.workers import actor, run  # noqa: F401 - what every actor needs
+
+        import_family(self._plan.experiment["env"]["name"])
+        others = [self._controller, mine, *(process.channel for process in self._processes)]
+
+        def work() -> int:
+            for channel in others:  # held here, they would outlive the agent
+                channel.close()
+            return run.main(theirs.detach())
+
+        return fork(log_file, work)
 
     def _watch(self) -> Save | None:
         """Forward messages until told to stop; returns the checkpoint to write while stopping."""

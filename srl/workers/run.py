@@ -53,17 +53,18 @@ Ledgers = dict[str, dict[str, int]]
 _CONFIGURE_SECONDS = 60.0
 _REPORT_SECONDS = 0.25
 _WAIT_MILLISECONDS = 200
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
-def main() -> int:
-    """Entry point of a worker process."""
+def main(fd: int) -> int:
+    """Be the worker that is described over the channel `fd`; the exit code."""
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     _die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    channel = Channel.from_fd(int(sys.argv[1]))
+    channel = Channel.from_fd(fd)
     configure = _wait_for_configure(channel)
+    _call_itself(configure.worker)
     sys.path += [path for path in configure.python_path if path not in sys.path]
     plan = msgspec.json.decode(configure.plan, type=Plan)
     use_allocator(plan.experiment["allocator"])
@@ -248,5 +249,11 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _call_itself(worker: str) -> None:
+    """Have `top` and `ps -c` show the worker's name: forked ones have the agent's command line."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, worker.encode()[:15])
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(int(sys.argv[1])))

@@ -81,8 +81,8 @@ class RunProcess:
         if name == "controller":
             return self.popen.pid
         if name == "node-agent":
-            commands = self.pids().items()
-            return next(pid for pid, command in commands if "srl.launch.node_agent" in command)
+            # forked actors have its command line, but not its parent
+            return next(p for p in self.pids() if _parent_of(p) == self.popen.pid)
         return int(self.read(f"logs/{name}.json")["pid"])
 
     def read(self, name: str) -> dict[str, Any]:
@@ -109,6 +109,10 @@ class RunProcess:
                 continue
         self.popen.wait(timeout=10)
         shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def _parent_of(pid: int) -> int:
+    return int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 def wait_until(
