@@ -12,6 +12,7 @@ from srl.tools.bench.workloads import WORKLOADS
 COMMANDS: dict[str, str] = {
     "cost": "srl.tools.bench.cost:main",
     "train": "srl.tools.bench.train:main",
+    "ablate": "srl.tools.bench.ablate:main",
     "peers": "srl.tools.bench.peers:main",
 }
 """Name to "module:function"; the function takes the words after the name, returns the exit code."""
