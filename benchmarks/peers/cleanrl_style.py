@@ -92,5 +92,5 @@ while True:
         dt = time.perf_counter()-t0; marks.append((dt, steps))
         if dt > A.secs and it > A.warm: break
 h = len(marks)//2
-sps = [(b[1]-a[1])/(b[0]-a[0]) for a, b in ((marks[0], marks[h]), (marks[h], marks[-1]))]
+sps = [(b[1]-a[1])/max(1e-9, b[0]-a[0]) for a, b in ((marks[0], marks[h]), (marks[h], marks[-1]))]
 print(json.dumps(dict(peer="cleanrl-style", **vars(A), steps_s=round(steps/dt), window=round(dt, 2), halves=[round(x) for x in sps], iters=it-A.warm, sample_frac=round(t_s/dt, 3), sample_steps_s=round(steps/t_s), learn_steps_s=round(steps/t_l), ret=round(float(np.mean(rets[-50:])), 2) if rets else None, total=steps)), flush=True)

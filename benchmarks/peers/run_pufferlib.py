@@ -51,5 +51,5 @@ if __name__ == "__main__":
         if t0 and now-t0 > A.secs: break
         tr.evaluate(); ts += time.perf_counter()-now; tr.train(); it += 1
     h = len(marks)//2; dt, st = marks[-1]
-    print(json.dumps(dict(peer="pufferlib", **vars(A), steps_s=round(st/dt), window=round(dt, 2), halves=[round((b[1]-a[1])/(b[0]-a[0])) for a, b in ((marks[0], marks[h]), (marks[h], marks[-1]))], iters=len(marks)-1, sample_frac=round(ts/dt, 3))), flush=True)
+    print(json.dumps(dict(peer="pufferlib", **vars(A), steps_s=round(st/dt), window=round(dt, 2), halves=[round((b[1]-a[1])/max(1e-9, b[0]-a[0])) for a, b in ((marks[0], marks[h]), (marks[h], marks[-1]))], iters=len(marks)-1, sample_frac=round(ts/dt, 3))), flush=True)
     import os; env.close(); os._exit(0)

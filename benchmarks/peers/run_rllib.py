@@ -47,5 +47,5 @@ while True:
     marks.append((now-w, s, tr))
     if now-w > A.secs: break
 h = len(marks)//2; a, b = marks[0], marks[-1]
-print(json.dumps(dict(peer="rllib", **vars(A), steps_s=round((b[1]-a[1])/b[0]), window=round(b[0], 2), trained_s=round((b[2]-a[2])/b[0]), halves=[round((y[1]-x[1])/(y[0]-x[0])) for x, y in ((a, marks[h]), (marks[h], b))], iters=len(marks)-1, ret=r["env_runners"].get("episode_return_mean"))), flush=True)
+print(json.dumps(dict(peer="rllib", **vars(A), steps_s=round((b[1]-a[1])/b[0]), window=round(b[0], 2), trained_s=round((b[2]-a[2])/b[0]), halves=[round((y[1]-x[1])/max(1e-9, y[0]-x[0])) for x, y in ((a, marks[h]), (marks[h], b))], iters=len(marks)-1, ret=r["env_runners"].get("episode_return_mean"))), flush=True)
 algo.stop(); ray.shutdown()

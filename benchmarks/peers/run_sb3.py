@@ -30,5 +30,5 @@ if __name__ == "__main__":
     m = PPO(pol, env, n_steps=A.T, batch_size=A.mb, n_epochs=A.epochs, device="cpu", **kw)
     m.learn(10**9, callback=cb)
     mk = cb.marks; h = len(mk)//2; dt, st = mk[-1]
-    print(json.dumps(dict(peer="sb3", **vars(A), steps_s=round(st/dt), window=round(dt, 2), halves=[round((b[1]-a[1])/(b[0]-a[0])) for a, b in ((mk[0], mk[h]), (mk[h], mk[-1]))], iters=len(mk)-1, sample_frac=round(cb.ts/dt, 3))), flush=True)
+    print(json.dumps(dict(peer="sb3", **vars(A), steps_s=round(st/dt), window=round(dt, 2), halves=[round((b[1]-a[1])/max(1e-9, b[0]-a[0])) for a, b in ((mk[0], mk[h]), (mk[h], mk[-1]))], iters=len(mk)-1, sample_frac=round(cb.ts/dt, 3))), flush=True)
     env.close()

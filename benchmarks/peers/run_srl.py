@@ -25,7 +25,7 @@ while True:
     warm = [r for r in R if r[2] > A.warm and r[0] >= R[0][0]+A.warm_s]
     if warm and warm[-1][0]-warm[0][0] >= A.secs: break
 end = next(i for i, r in enumerate(warm) if r[0]-warm[0][0] >= A.secs); warm = warm[:end+1]
-f = lambda a, b: round((b[1]-a[1])/(b[0]-a[0]), 1)
+f = lambda a, b: round((b[1]-a[1])/max(1e-9, b[0]-a[0]), 1)
 mid = warm[len(warm)//2]
 try: state = json.load(open(f"{out}/summary.json"))
 except (OSError, ValueError): state = {}

@@ -49,4 +49,4 @@ if __name__ == "__main__":
             alg.update(buffer=col.buffer, batch_size=A.mb, repeat=A.epochs); col.reset_buffer(keep_statistics=True)
         it += 1; steps += A.n*A.T
     h = len(marks)//2; dt, st = marks[-1]
-    print(json.dumps(dict(peer="tianshou", **vars(A), steps_s=round(st/dt), window=round(dt, 2), halves=[round((b[1]-a[1])/(b[0]-a[0])) for a, b in ((marks[0], marks[h]), (marks[h], marks[-1]))], iters=len(marks)-1, sample_frac=round(ts/dt, 3))), flush=True); envs.close()
+    print(json.dumps(dict(peer="tianshou", **vars(A), steps_s=round(st/dt), window=round(dt, 2), halves=[round((b[1]-a[1])/max(1e-9, b[0]-a[0])) for a, b in ((marks[0], marks[h]), (marks[h], marks[-1]))], iters=len(marks)-1, sample_frac=round(ts/dt, 3))), flush=True); envs.close()

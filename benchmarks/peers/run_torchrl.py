@@ -62,5 +62,5 @@ if __name__ == "__main__":
         if hasattr(col, "update_policy_weights_"): col.update_policy_weights_()
         tl += time.perf_counter()-now; it += 1; steps += B
     hh = len(marks)//2; dt, st = marks[-1]
-    print(json.dumps(dict(peer="torchrl", **vars(A), steps_s=round(st/dt), window=round(dt, 2), halves=[round((b[1]-a[1])/(b[0]-a[0])) for a, b in ((marks[0], marks[hh]), (marks[hh], marks[-1]))], iters=len(marks)-1, learn_frac=round(tl/dt, 3))), flush=True)
+    print(json.dumps(dict(peer="torchrl", **vars(A), steps_s=round(st/dt), window=round(dt, 2), halves=[round((b[1]-a[1])/max(1e-9, b[0]-a[0])) for a, b in ((marks[0], marks[hh]), (marks[hh], marks[-1]))], iters=len(marks)-1, learn_frac=round(tl/dt, 3))), flush=True)
     import os; os._exit(0)

@@ -17,6 +17,7 @@ from typing import Any
 _PR_SET_CHILD_SUBREAPER = 36
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
 """Variables a window inherits; nothing else, so that all windows compute under the same ones."""
+_SHARED = Path("/dev/shm")
 _END_SECONDS = 5.0
 _TOLD_CHARACTERS = 1500
 _BUSY_SECONDS = 0.5
@@ -108,10 +109,14 @@ def _no_orphans() -> Iterator[dict[int, Callable[[], object]]]:
     try:
         yield reapers
     finally:
+        left = set(_descendants()) - before
         for number in (signal.SIGTERM, signal.SIGKILL):
             if _end(before, number, reapers):
                 break
         prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        for pid in left:  # torch's shared tensors, which a process that is ended leaves behind
+            for path in _SHARED.glob(f"torch_{pid}_*"):
+                path.unlink(missing_ok=True)
 
 
 def _end(spared: set[int], number: int, reapers: Mapping[int, Callable[[], object]]) -> bool:

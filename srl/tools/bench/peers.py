@@ -6,10 +6,13 @@ of the machine meets all of them; what counts are the ratios within a round. Eve
 process. All of them are kept in one file, and a second call measures what is not there yet.
 """
 
-from collections.abc import Sequence
+import contextlib
+import signal
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from srl.core.errors import ConfigError
@@ -92,12 +95,28 @@ def main(words: Sequence[str]) -> int:
         peers=options.get("peers"),
         variants=options.get("variants"),
     )
-    summary = comparison.run()
+    with _ended_by_signals():
+        summary = comparison.run()
     for variant, found in summary.items():
         show(name, variant, found)
         plot(out / f"{name}-{variant}.svg", name, found)
     say(f"kept in {out / f'{name}.json'}")
     return 0
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Leave by an exception, so that a window's processes are ended, also where SIGTERM asks to."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _names(text: str) -> tuple[str, ...]:

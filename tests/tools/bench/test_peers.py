@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -57,7 +60,7 @@ class Fakes:
     def args(self, name, rate):
         return f"--rate {rate} --say {name}-{rate} --log {self.log}"
 
-    def run(self, *, again=False, protocol=PROTOCOL, **more):
+    def write(self):
         self.log.write_text("")
         workload = {"settings": self.settings, "variants": self.variants}
         whole = {
@@ -67,6 +70,9 @@ class Fakes:
             "workloads": {"toy": workload},
         }
         (self.folder / "settings.json").write_text(json.dumps(whole))
+
+    def run(self, *, again=False, protocol=PROTOCOL, **more):
+        self.write()
         settings = read_settings(self.folder)
         comparison = Comparison(
             "toy",
@@ -191,6 +197,24 @@ def test_a_peer_that_hangs_is_ended_and_recorded(fakes):
     assert not Path(f"/proc/{pid.read_text()}").exists()
 
 
+def test_sigterm_ends_the_window_too(fakes):
+    pid = fakes.folder / "pid"
+    hang = f"import os, time\nopen({str(pid)!r} + '-', 'w').write(str(os.getpid()))\n"
+    hang += f"os.rename({str(pid)!r} + '-', {str(pid)!r})\ntime.sleep(600)"
+    fakes.side("srl", 1, script=hang)
+    fakes.write()
+    code = "import sys; from srl.tools.bench import peers; sys.exit(peers.main(sys.argv[1:]))"
+    options = ["--scripts", fakes.folder, "--cache", fakes.cache, "--out", fakes.folder]
+    command = [sys.executable, "-c", code, "toy", *map(str, options)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as bench:
+        deadline = time.monotonic() + 90
+        while not pid.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        bench.send_signal(signal.SIGTERM)
+        assert bench.wait(60) != 0
+    assert not Path(f"/proc/{pid.read_text()}").exists()
+
+
 def test_a_peer_that_fails_says_why(fakes):
     fakes.side("one", 200, script="import sys; sys.exit('no display')")
     found = fakes.run()
@@ -206,6 +230,7 @@ shell = [sys.executable, "-c", f"import subprocess, sys; print(subprocess.Popen(
 orphan = int(subprocess.run(shell, capture_output=True, check=True).stdout)
 child = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE, start_new_session=True)
 child.stdout.read(1)
+open(f"/dev/shm/torch_{os.getpid()}_1_2", "w").close()
 print(json.dumps({"steps_s": 1, "pids": [os.getpid(), orphan, child.pid]}), flush=True)
 time.sleep(600)
 """
@@ -217,11 +242,10 @@ def test_what_a_peer_leaves_behind_is_ended(tmp_path):
     found = run_window([sys.executable, str(script)], {}, limit=60)
     assert len(found["pids"]) == 3
     assert [pid for pid in found["pids"] if Path(f"/proc/{pid}").exists()] == []
+    assert not Path(f"/dev/shm/torch_{found['pids'][0]}_1_2").exists()
 
 
 def test_other_children_of_this_process_are_spared(tmp_path):
-    import subprocess
-
     script = tmp_path / "peer.py"
     script.write_text("print('{\"steps_s\": 5}')")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as mine:
