@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import srl
+from srl.core.compute import Compute
 from srl.core.errors import CheckpointError, ConfigError
 from srl.core.experiment import Experiment
 from srl.experiments.cartpole import cartpole
@@ -182,7 +183,7 @@ def test_loaded_policy_speaks_the_env_s_own_spaces() -> None:
         name="counted", options={}, wrappers=(), num_envs=1, seed=0, first_env=0, reseed="episode"
     )
     (agent,) = GymFamily.wrap(Counted, request).spec.agents.values()
-    policy = LoadedPolicy(PPOConfig().make_policy(agent, seed=0, device="cpu"), agent)
+    policy = LoadedPolicy(PPOConfig().make_policy(agent, seed=0, compute=Compute()), agent)
     env = Counted()
     observation, _ = env.reset(seed=0)
     for greedy in (True, False):
@@ -197,7 +198,7 @@ def test_loaded_policy_remembers_an_episode_and_forgets_at_a_reset():
 
     agent = AgentSpec((Observation("obs", (2,), "float32", stack=3),), Discrete(7))
     config = PPOConfig(memory="gru", memory_size=8, hidden=(), rollout=16)
-    made = config.make_policy(agent, seed=3, device="cpu")
+    made = config.make_policy(agent, seed=3, compute=Compute())
     seen = []
     act = made.act_greedy
 

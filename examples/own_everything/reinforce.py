@@ -18,6 +18,7 @@ from torch.distributions import Categorical
 from srl.core.algorithm import Records
 from srl.core.arrays import Arrays
 from srl.core.collective import Collective
+from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Discrete
 from srl.core.errors import ConfigError
 from srl.core.spec import Spec
@@ -47,12 +48,12 @@ class ReinforceConfig:
             raise ConfigError("reinforce needs one observation array and a Discrete action")
         return Records(Spec((agent.action.field,)))
 
-    def make_policy(self, agent: AgentSpec, *, seed: int, device: str) -> "ReinforcePolicy":
-        """A policy with fresh weights; small enough for the CPU, whatever the device."""
+    def make_policy(self, agent: AgentSpec, *, seed: int, compute: Compute) -> "ReinforcePolicy":
+        """A policy with fresh weights; small enough for the CPU, whatever `compute` says."""
         return ReinforcePolicy(self, agent, seed)
 
     def make_learner(
-        self, agent: AgentSpec, *, seed: int, device: str, ranks: Collective
+        self, agent: AgentSpec, *, seed: int, compute: Compute, ranks: Collective
     ) -> "Reinforce":
         """A learner with fresh weights."""
         if ranks.size > 1:

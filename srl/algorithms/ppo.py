@@ -19,7 +19,7 @@ minibatch, `N` lanes that act.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -27,17 +27,20 @@ from torch import Tensor
 
 from srl.core.algorithm import Arrays, NamedPolicy, Records
 from srl.core.collective import Collective
+from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.errors import ConfigError
 from srl.core.spec import Field, Spec
+from srl.nets.acting import acting
 from srl.nets.actor_critic import ActorCritic
 from srl.nets.chunks import Chunks
+from srl.nets.graphs import Graphed
 from srl.nets.mlp import Activation
 from srl.nets.optimiser import Adam
 from srl.nets.recurrent import memory_state
 from srl.nets.small import small_actor_critic
 from srl.nets.tensors import array_of, load_arrays, tensor_of
-from srl.ops.distributions import Distribution
+from srl.ops.distributions import Distribution, draw_noise
 from srl.ops.losses import approximate_kl, clipped_policy_loss, masked_mean, value_loss
 from srl.ops.normalise import Moments, moments_of, normalise
 from srl.ops.returns import generalised_advantages
@@ -154,9 +157,9 @@ class PPOConfig:
         state = memory_state(self.memory, self.memory_size)
         return Records(outputs, state, self.chunk, self.burn_in)
 
-    def make_policy(self, agent: AgentSpec, *, seed: int, device: str) -> "PPOPolicy":
+    def make_policy(self, agent: AgentSpec, *, seed: int, compute: Compute) -> "PPOPolicy":
         """A policy with fresh weights."""
-        return PPOPolicy(self, agent, seed=seed, device=device)
+        return PPOPolicy(self, agent, seed=seed, compute=compute)
 
     def small_policy(self, agent: AgentSpec) -> NamedPolicy | None:
         """The same policy without torch; None where it sees images, remembers, or is large."""
@@ -170,17 +173,19 @@ class PPOConfig:
             normalise_returns=self.normalise_returns,
         )
 
-    def make_learner(self, agent: AgentSpec, *, seed: int, device: str, ranks: Collective) -> "PPO":
+    def make_learner(
+        self, agent: AgentSpec, *, seed: int, compute: Compute, ranks: Collective
+    ) -> "PPO":
         """A learner with fresh weights, one of several that learn together."""
-        return PPO(self, agent, seed=seed, device=device, ranks=ranks)
+        return PPO(self, agent, seed=seed, compute=compute, ranks=ranks)
 
 
 class PPOPolicy:
     """An actor-critic network and the generator it samples with."""
 
-    def __init__(self, config: PPOConfig, agent: AgentSpec, *, seed: int, device: str) -> None:
+    def __init__(self, config: PPOConfig, agent: AgentSpec, *, seed: int, compute: Compute) -> None:
         self.records = config.records(agent)
-        self.device = torch.device(device)
+        self.device = torch.device(compute.device)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             self.network = ActorCritic(
@@ -194,51 +199,51 @@ class PPOPolicy:
                 central=config.central_value,
                 normalise_observations=config.normalise_observations,
                 normalise_returns=config.normalise_returns,
+                compute=compute,
             ).to(self.device)
         self.observation_names = agent.observation_names
         self.tensors: dict[str, Tensor] = self.network.state_dict(keep_vars=True)
         # on the CPU whatever the device: equal seeds sample alike, and checkpoints change device
         self._generator = torch.Generator().manual_seed(seed)
+        self._action = agent.action
+        self._sampling = acting(self._sample, self.device)
+        self._best = acting(self._take_best, self.device)
 
     def act(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Sample actions for N lanes."""
-        with torch.inference_mode():
-            distribution, value, state = self.network(*self._observe(inputs))
-            return self._answer(distribution, distribution.sample(self._generator), value, state)
+        noise = draw_noise(self._action, len(inputs["first"]), self._generator)
+        return self._sampling({**inputs, "noise": noise})
 
     def act_greedy(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Take the most likely actions for N lanes."""
-        with torch.inference_mode():
-            distribution, value, state = self.network(*self._observe(inputs))
-            return self._answer(distribution, distribution.mode(), value, state)
+        return self._best(inputs)
 
-    def value(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Values `[N]` in units of reward."""
-        with torch.inference_mode():
-            return array_of(self.network.value(*self._observe(inputs)))
+    def _sample(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        distribution, value, state = self.network(*self._observe(inputs))
+        return self._answer(distribution, distribution.sample(inputs["noise"]), value, state)
+
+    def _take_best(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        distribution, value, state = self.network(*self._observe(inputs))
+        return self._answer(distribution, distribution.mode(), value, state)
 
     def _observe(
-        self, inputs: Mapping[str, np.ndarray]
+        self, inputs: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
         """One row of N lanes: observations, `first`, and the state of the memory."""
         obs, state = (
-            {name: tensor_of(inputs[name], self.device) for name in names}
+            {name: inputs[name] for name in names}
             for names in (self.observation_names, self.records.state.names)
         )
-        return obs, tensor_of(inputs["first"], self.device).unsqueeze(0), state
+        return obs, inputs["first"].unsqueeze(0), state
 
     def _answer(
-        self,
-        distribution: Distribution,
-        action: Tensor,
-        value: Tensor,
-        state: Mapping[str, Tensor],
-    ) -> Arrays:
+        self, distribution: Distribution, action: Tensor, value: Tensor, state: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
         return {
-            "action": array_of(action),
-            "log_prob": array_of(distribution.log_prob(action)),
-            "value": array_of(self.network.denormalise_value(value)),
-            **{name: array_of(x) for name, x in state.items()},
+            "action": action,
+            "log_prob": distribution.log_prob(action),
+            "value": self.network.denormalise_value(value),
+            **state,
         }
 
     def weights(self) -> Arrays:
@@ -272,16 +277,21 @@ class Rows:
     chunks: Tensor
     """`[m]`: those with such a row."""
 
-    def select(self, chunks: Chunks, index: Tensor) -> "Minibatch":
-        """The chunks of `index`, `[m]`."""
+    def select(self, chunks: Chunks, index: Tensor, size: int | None) -> "Minibatch":
+        """The chunks of `index`, `[m]`; of `size`, where given, as the first is repeated, masked."""
+        num_chunks = len(index)
+        if size is not None:
+            index = torch.cat([index, index[:1].expand(size - num_chunks)])
         rows = chunks.rows(index)
         fields = (self.action, self.log_prob, self.value, self.advantage, self.target)
-        mask = None if chunks.length == 1 else self.mask.index_select(0, rows)
+        mask = None
+        if size is not None or chunks.length > 1:
+            mask = self.mask.index_select(0, rows)
+            mask.view(chunks.length, -1)[:, num_chunks:] = False
         return Minibatch(*chunks.read(index), *(x.index_select(0, rows) for x in fields), mask=mask)
 
 
-@dataclass(frozen=True)
-class Minibatch:
+class Minibatch(NamedTuple):
     """Chunks to learn from; what is learned is `[M]`, value and target as the critic predicts."""
 
     obs: dict[str, Tensor]
@@ -306,18 +316,24 @@ MEASURED = (
     "approx_kl",
     "clip_fraction",
     "log_prob_drift",
+    "grad_norm",
 )
-"""What `loss` reports of a minibatch."""
+"""What is reported of a minibatch; the last one by `_step`, the others by `loss`."""
+
+
+def _mean(table: Tensor, name: str) -> float:
+    """Mean of what was MEASURED of minibatches, `[n, len(MEASURED)]`."""
+    return float(table[:, MEASURED.index(name)].mean())
 
 
 class PPO:
     """Learns a PPOPolicy, batch by batch."""
 
     def __init__(
-        self, config: PPOConfig, agent: AgentSpec, *, seed: int, device: str, ranks: Collective
+        self, config: PPOConfig, agent: AgentSpec, *, seed: int, compute: Compute, ranks: Collective
     ) -> None:
         self.config = config
-        self.policy = PPOPolicy(config, agent, seed=seed, device=device)
+        self.policy = PPOPolicy(config, agent, seed=seed, compute=compute)
         self.updates = 0
         self._agent = agent
         self._seed = seed
@@ -326,9 +342,19 @@ class PPO:
         self._tensors = {f"weights/{name}": x for name, x in self.policy.tensors.items()}
         self._tensors |= {f"adam/{name}": x for name, x in self._adam.tensors.items()}
         self._shuffle = torch.Generator().manual_seed(self._shuffle_seed())
+        self._update = self._step
+        self._size: int | None = None
+        """Chunks of every minibatch, where they must be equally many."""
+        if compute.compile:
+            self.policy.network.compile()
+        is_graph = self.policy.device.type == "cuda" and config.memory == "none" and ranks.size == 1
+        if is_graph:
+            self._update = Graphed(self._step)
+        if is_graph or compute.compile:
+            self._size = -(-config.minibatch_size // self.policy.records.chunk)
 
     def loss(
-        self, rows: Minibatch, clip: float, count: float | Tensor
+        self, rows: Minibatch, clip: float | Tensor, count: float | Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """This rank's part of the loss of a minibatch of `count` rows, and what to report, all `[]`."""
         config, mask = self.config, rows.mask
@@ -380,16 +406,19 @@ class PPO:
         if config.normalise_advantages:
             advantages = normalise(advantages, moments)
         rows = self._rows(chunks, batch, advantages, returns, mask)
+        settings = torch.tensor([clip, learning_rate], device=device)
+        tables: list[Tensor] = []
         for _ in range(config.epochs):
-            measured = self._learn_epoch(rows, chunks, num_rows, learning_rate, clip)
-            metrics.setdefault("log_prob_drift", measured.pop("log_prob_drift"))
-            metrics |= measured
+            tables.append(self._learn_epoch(rows, chunks, num_rows, settings))
             metrics["train_samples"] += num_rows
-            if config.target_kl is not None and metrics["approx_kl"] > config.target_kl:
+            if config.target_kl is not None and _mean(tables[-1], "approx_kl") > config.target_kl:
                 break
+        metrics |= dict(zip(MEASURED, tables[-1].mean(0).tolist(), strict=True))
+        metrics["log_prob_drift"] = float(tables[0][0, MEASURED.index("log_prob_drift")])
         # Only now: this batch had to be learned with the statistics it was recorded with.
         burned = self.policy.records.burn_in * chunks.num_lanes
-        seen = chunks.observe(tensor_of(np.flatnonzero(mask) + burned, device))
+        counted = tensor_of(np.flatnonzero(mask) + burned, device)
+        seen = chunks.observe(counted, self.policy.network.normalised())
         self.policy.network.update_normalisers(seen, learned, self._ranks.sum_)
         return metrics
 
@@ -440,34 +469,40 @@ class PPO:
             chunks=chunks.having(mask),
         )
 
-    def _learn_epoch(
-        self, rows: Rows, chunks: Chunks, num_rows: int, learning_rate: float, clip: float
-    ) -> dict[str, float]:
-        """One pass over the chunks, in minibatches of nearly equal sizes.
+    def _learn_epoch(self, rows: Rows, chunks: Chunks, num_rows: int, settings: Tensor) -> Tensor:
+        """One pass over the chunks, in minibatches of nearly equal sizes; what was MEASURED of each.
 
         Minibatch i of the batch is what the minibatches i of all ranks hold together.
         """
         parts = self._deal(rows.chunks, -(-num_rows // self.config.minibatch_size))
         counts = torch.stack([rows.mask[chunks.rows(part)].sum() for part in parts]).double()
         self._ranks.sum_(counts)
-        measured, norms = [], []
+        measured = []
         for part, count in zip(parts, counts.clamp(min=1).float(), strict=True):
-            self._adam.zero_grad()
-            if len(part):
-                loss, metrics = self.loss(rows.select(chunks, part), clip, count)
-                loss.backward()
-                measured.append(torch.stack([metrics[name] for name in MEASURED]))
-            else:  # the other ranks have rows in this minibatch
-                measured.append(torch.zeros(len(MEASURED), device=counts.device))
-            self._ranks.sum_(self._adam.gradient)
-            norms.append(self._adam.clip(self.config.max_grad_norm))
-            self._adam.step(learning_rate)
+            minibatch = rows.select(chunks, part, self._size) if len(part) else None
+            measured.append(self._update(minibatch, count, settings).clone())
             self.updates += 1
         table = torch.stack(measured)
-        self._ranks.sum_(table)
-        means = dict(zip(MEASURED, table.mean(0).tolist(), strict=True))
-        drift = float(table[0, MEASURED.index("log_prob_drift")])
-        return means | {"log_prob_drift": drift, "grad_norm": float(torch.stack(norms).mean())}
+        losses = table[:, :-1]  # the last is the norm of a gradient that is of all ranks already
+        self._ranks.sum_(losses)
+        return table
+
+    def _step(self, rows: Minibatch | None, count: Tensor, settings: Tensor) -> Tensor:
+        """Learn this rank's part of a minibatch of `count` rows; None: it has none of them.
+
+        `settings` are the clip and the learning rate; returns what is MEASURED.
+        """
+        clip, learning_rate = settings.unbind()
+        self._adam.zero_grad()
+        metrics = dict.fromkeys(MEASURED, torch.zeros((), device=settings.device))
+        if rows is not None:
+            loss, losses = self.loss(rows, clip, count)
+            loss.backward()
+            metrics |= losses
+        self._ranks.sum_(self._adam.gradient)
+        metrics["grad_norm"] = self._adam.clip(self.config.max_grad_norm)
+        self._adam.step(learning_rate)
+        return torch.stack([metrics[name] for name in MEASURED])
 
     def _deal(self, chunks: Tensor, num_parts: int) -> tuple[Tensor, ...]:
         """Chunks in random order, in `num_parts` parts; some are empty where there are too few."""

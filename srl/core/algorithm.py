@@ -11,6 +11,7 @@ import numpy as np
 
 from srl.core.arrays import Arrays
 from srl.core.collective import Collective
+from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.spec import Spec
 
@@ -128,12 +129,12 @@ class AlgorithmConfig(Protocol):
         """What its blocks hold; raises ConfigError where the agent's spaces do not fit."""
         ...
 
-    def make_policy(self, agent: AgentSpec, *, seed: int, device: str) -> Policy:
+    def make_policy(self, agent: AgentSpec, *, seed: int, compute: Compute) -> Policy:
         """A policy with fresh weights; equal seeds give equal weights and equal samples."""
         ...
 
     def make_learner(
-        self, agent: AgentSpec, *, seed: int, device: str, ranks: Collective
+        self, agent: AgentSpec, *, seed: int, compute: Compute, ranks: Collective
     ) -> Learner:
         """A learner with fresh weights, one of `ranks.size` that learn together.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from srl.core.algorithm import AlgorithmConfig
+from srl.core.compute import Precision
 from srl.core.errors import ConfigError
 
 _POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -261,6 +262,12 @@ class Experiment(Generic[AlgorithmT]):
     """Batches by which sampling may be ahead of learning; 0 is synchronous."""
     arena_megabytes: float | None = None
     """Most shared memory for blocks; what the run needs is computed and refused if it is more."""
+    precision: Precision = "fp32"
+    """What layers of networks multiply in: fp32, tf32 (on GPUs), or bf16 (where the processor has it;
+    heads, softmax, losses and weights stay fp32)."""
+    compile: bool = False
+    """Compile networks by torch.compile: a slower start, then faster large batches; needs a C++
+    compiler, or Triton on a GPU, and goes on without where there is none."""
     threads: int = 1
     """Compute threads of each worker whose kind has no number of its own."""
     allocator: Literal["tuned", "default"] = "tuned"

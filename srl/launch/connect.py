@@ -16,6 +16,7 @@ import zmq
 from srl.core.algorithm import AlgorithmConfig, Learner, Policy
 from srl.core.block import input_names
 from srl.core.collective import Alone, Group
+from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.experiment import EnvConfig
 from srl.core.names import load_object
@@ -240,7 +241,7 @@ def inline_inference(
 ) -> InlineInference:
     """A copy of the policy inside an actor."""
     seed = worker_seed(plan, "actor", actor, route)
-    policy = make_acting_policy(plan, route, seed=seed, device="cpu")
+    policy = make_acting_policy(plan, route, seed=seed, compute=plan.compute("cpu"))
     names = input_names(route.agent_spec(), route.records())
     return InlineInference(policy, parameters, names)
 
@@ -254,20 +255,20 @@ def pinned_parameters(plan: Plan, route: RoutePlan) -> InlineParameters:
     return parameters
 
 
-def make_policy(plan: Plan, route: RoutePlan, *, seed: int, device: str) -> Policy:
+def make_policy(plan: Plan, route: RoutePlan, *, seed: int, compute: Compute) -> Policy:
     """The policy of a route, with fresh weights."""
     if route.is_frozen:
         from srl.launch.pool import make_pool
 
-        return make_pool(route.opponents, seed=seed, device=device)
+        return make_pool(route.opponents, seed=seed, compute=compute)
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
-    return algorithm.make_policy(route.agent_spec(), seed=seed, device=device)
+    return algorithm.make_policy(route.agent_spec(), seed=seed, compute=compute)
 
 
-def make_acting_policy(plan: Plan, route: RoutePlan, *, seed: int, device: str) -> Policy:
+def make_acting_policy(plan: Plan, route: RoutePlan, *, seed: int, compute: Compute) -> Policy:
     """The policy of a route for who answers actors: without torch where there is such a one."""
-    if not route.small or device != "cpu":
-        return make_policy(plan, route, seed=seed, device=device)
+    if not route.small or compute.device != "cpu":
+        return make_policy(plan, route, seed=seed, compute=compute)
     agents = [AgentSpec.from_dict(o.agent) for o in route.opponents] or [route.agent_spec()]
     made: list[Policy] = [
         load_object(small.maker)(agent, seed=seed + number, **small.options)
@@ -322,7 +323,7 @@ def _build_policy(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worke
         plan,
         route,
         seed=worker_seed(plan, "policy", worker.index, route),
-        device=plan.experiment["policies"]["device"],
+        compute=plan.compute(plan.experiment["policies"]["device"]),
     )
     server = connector.server(route, worker.index)
     return PolicyWorker(worker.name, policy, server, connector.subscriber(route))
@@ -338,7 +339,7 @@ def _build_evaluator(plan: Plan, worker: WorkerPlan, connector: Connector) -> Wo
     players = []
     for route in plan.routes:
         seed = worker_seed(plan, "evaluator", worker.index, route)
-        policy = make_policy(plan, route, seed=seed, device="cpu")
+        policy = make_policy(plan, route, seed=seed, compute=plan.compute("cpu"))
         if route.is_frozen:
             policy.load_weights(connector.subscriber(route).fetch()[1])
         counts = not route.is_frozen
@@ -362,7 +363,7 @@ def make_learner(plan: Plan, route: RoutePlan, rank: int, group: Group) -> Learn
     return algorithm.make_learner(
         route.agent_spec(),
         seed=worker_seed(plan, "trainer", 0, route),  # the same on every rank
-        device=plan.trainer_device(rank),
+        compute=plan.trainer_compute(rank),
         ranks=group.learner,
     )
 

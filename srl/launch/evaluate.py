@@ -12,6 +12,7 @@ import numpy as np
 from srl.core.algorithm import Learner, Policy
 from srl.core.arrays import subset
 from srl.core.collective import Alone
+from srl.core.compute import Compute
 from srl.core.errors import CheckpointError, ConfigError
 from srl.core.experiment import Experiment
 from srl.core.spec import spec_of
@@ -49,7 +50,7 @@ def load_policy(experiment: Experiment[Any], route: RoutePlan, checkpoint: Check
     if trainer not in checkpoint.sections:
         raise CheckpointError(f"{checkpoint.path} holds no state of {trainer}")
     learner: Learner = experiment.algorithm.make_learner(
-        route.agent_spec(), seed=0, device="cpu", ranks=Alone()
+        route.agent_spec(), seed=0, compute=Compute(), ranks=Alone()
     )
     learner.load(subset(checkpoint.sections[trainer], "learner."))
     return learner.policy
@@ -69,7 +70,7 @@ def load_version(
     difference = wanted.difference(spec_of({n: weights[n] for n in wanted.names if n in weights}))
     if difference is not None:
         raise CheckpointError(f"{store.folder / found.file} does not fit the policy: {difference}")
-    policy: Policy = experiment.algorithm.make_policy(route.agent_spec(), seed=0, device="cpu")
+    policy: Policy = experiment.algorithm.make_policy(route.agent_spec(), seed=0, compute=Compute())
     policy.load_weights(weights)
     return policy
 
@@ -104,7 +105,7 @@ def players_of(experiment: Experiment[Any], plan: Plan, checkpoint: Checkpoint) 
 def _player(plan: Plan, route: RoutePlan, policy: Policy | None) -> Player:
     """A policy that learned, or the frozen one of a route."""
     if policy is None:
-        policy = make_pool(route.opponents, seed=0, device="cpu")
+        policy = make_pool(route.opponents, seed=0, compute=Compute())
         policy.load_weights(pinned_weights(Path(plan.folder), route.policy))
     counts = not route.is_frozen
     return Player(route.policy, route.agent_spec(), policy, route.agents, counts=counts)

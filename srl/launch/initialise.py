@@ -8,6 +8,7 @@ import numpy as np
 from srl.core.algorithm import Learner
 from srl.core.arrays import Arrays
 from srl.core.collective import Alone
+from srl.core.compute import Compute
 from srl.core.experiment import Experiment
 from srl.launch.connect import worker_seed
 from srl.launch.evaluate import load_policy
@@ -39,7 +40,7 @@ def fresh_sections(experiment: Experiment[Any], plan: Plan, donor: Checkpoint) -
         learner: Learner = experiment.algorithm.make_learner(
             route.agent_spec(),
             seed=worker_seed(plan, "trainer", worker.index, route),
-            device="cpu",
+            compute=Compute(),
             ranks=Alone(),
         )
         learner.policy.load_weights(load_policy(experiment, route, donor).weights())

@@ -14,6 +14,7 @@ import numpy as np
 
 from srl.core.algorithm import AlgorithmConfig, HasSmallPolicy, NamedPolicy, Records
 from srl.core.block import Block, Layout, route_layout
+from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Discrete, Env, MultiDiscrete
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
@@ -190,10 +191,14 @@ class Plan(msgspec.Struct, frozen=True):
         own = self.experiment[sections[kind]]["threads"] if kind in sections else None
         return own or self.experiment["threads"]
 
-    def trainer_device(self, rank: int) -> str:
-        """Where a trainer computes: of several on GPUs each has its own."""
+    def trainer_compute(self, rank: int) -> Compute:
+        """How a trainer computes: of several on GPUs each has its own."""
         device = self.experiment["trainers"]["device"]
-        return f"cuda:{rank}" if device == "cuda" and self.num_ranks > 1 else device
+        return self.compute(f"cuda:{rank}" if device == "cuda" and self.num_ranks > 1 else device)
+
+    def compute(self, device: str) -> Compute:
+        """How a network computes on a device."""
+        return Compute(device, self.experiment["precision"], self.experiment["compile"])
 
     def warnings(self) -> list[str]:
         """What will run, but not as it was probably meant."""
@@ -341,7 +346,7 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
             f"--algorithm.batch-size {fewer} or {fewer + num_ranks * rows}"
         )
     queued = math.ceil((experiment.max_staleness + 1) * batch / actors.count)
-    policy = algorithm.make_policy(routed.agent, seed=0, device="cpu")
+    policy = algorithm.make_policy(routed.agent, seed=0, compute=Compute())
     return RoutePlan(
         policy=routed.policy,
         agents=routed.agents,
@@ -386,7 +391,7 @@ def _plan_frozen(
             raise ConfigError(
                 f"{opponent.source} cannot play for policy {routed.policy!r}: {difference}"
             )
-    pool = make_pool(opponents, seed=0, device="cpu")
+    pool = make_pool(opponents, seed=0, compute=Compute())
     return msgspec.structs.replace(
         model,
         policy=routed.policy,

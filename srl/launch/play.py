@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from srl.core.compute import Compute
 from srl.core.env import Renders
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
@@ -116,6 +117,6 @@ def _seeded(experiment: Experiment[Any], player: Player, seed: int) -> Player:
     """The player with random numbers of its own."""
     if not player.counts:
         return player
-    policy = experiment.algorithm.make_policy(player.agent, seed=seed, device="cpu")
+    policy = experiment.algorithm.make_policy(player.agent, seed=seed, compute=Compute())
     policy.load_weights(player.policy.weights())
     return replace(player, policy=policy)

@@ -17,6 +17,7 @@ import safetensors.numpy
 
 from srl.core.algorithm import AlgorithmConfig
 from srl.core.arrays import Arrays
+from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.errors import CheckpointError
 from srl.launch.config import decode_algorithm
@@ -34,13 +35,13 @@ class FrozenPolicy:
     weights: Arrays
 
 
-def make_pool(opponents: Sequence[Opponent], *, seed: int, device: str) -> Pool:
+def make_pool(opponents: Sequence[Opponent], *, seed: int, compute: Compute) -> Pool:
     """A pool with fresh weights, one member an opponent."""
     members = []
     for number, opponent in enumerate(opponents):
         algorithm: AlgorithmConfig = decode_algorithm(opponent.algorithm)
         agent = AgentSpec.from_dict(opponent.agent)
-        members.append(algorithm.make_policy(agent, seed=seed + number, device=device))
+        members.append(algorithm.make_policy(agent, seed=seed + number, compute=compute))
     return Pool(members)
 
 

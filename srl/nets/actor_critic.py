@@ -10,13 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Box, Observation
 from srl.core.errors import ConfigError
 from srl.core.names import load_object
+from srl.nets.compiled import compiled
 from srl.nets.encoder import Encoder
 from srl.nets.heads import ValueHead, make_policy_head
 from srl.nets.mlp import Activation, Mlp
 from srl.nets.normaliser import Normaliser
+from srl.nets.precision import layer_precision
 from srl.nets.recurrent import Memory, MemoryKind
 from srl.ops.distributions import Distribution
 from srl.ops.normalise import moments_of, rescale_output
@@ -54,8 +57,10 @@ class ActorCritic(nn.Module):
         central: bool,
         normalise_observations: bool,
         normalise_returns: bool,
+        compute: Compute,
     ) -> None:
         super().__init__()
+        self._precision = layer_precision(compute)
         mask = agent.action_mask
         seen = tuple(o for o in agent.observations if o is not mask)
         self.mask_name = None if mask is None else _checked_mask(agent, mask)
@@ -75,6 +80,11 @@ class ActorCritic(nn.Module):
         self.policy_head = make_policy_head(self.actor.num_features, agent.action, std)
         self.value_head = ValueHead(self.critic.num_features)
         self.returns = Normaliser(()) if normalise_returns else None
+        self._encode: Callable[[Mapping[str, Tensor]], Tensor] = self.encoder.forward
+
+    def compile(self) -> None:
+        """Compile the encoder, where the time goes; shapes must then stay the same."""
+        self._encode = compiled(self.encoder.forward)
 
     def forward(
         self,
@@ -98,8 +108,9 @@ class ActorCritic(nn.Module):
         features, after = self._features(obs, first, state, burn_in)
         learned = burn_in * first.shape[1]
         allowed = None if self.mask_name is None else obs[self.mask_name][learned:]
-        distribution = self.policy_head(self.actor(features), allowed)
-        return distribution, self._value(obs, features, learned), after
+        with self._precision:
+            acting = self.actor(features)
+        return self.policy_head(acting.float(), allowed), self._value(obs, features, learned), after
 
     def value(
         self, obs: Mapping[str, Tensor], first: Tensor, state: Mapping[str, Tensor]
@@ -111,10 +122,11 @@ class ActorCritic(nn.Module):
     def _features(
         self, obs: Mapping[str, Tensor], first: Tensor, state: Mapping[str, Tensor], burn_in: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        features = self.encoder(obs)
+        with self._precision:
+            features = self._encode(obs)
         if self.memory is None:
             return features, {}
-        rows = features.reshape(*first.shape, -1)
+        rows = features.float().reshape(*first.shape, -1)
         if burn_in:
             with torch.no_grad():
                 _, state = self.memory(rows[:burn_in], first[:burn_in], state)
@@ -122,9 +134,11 @@ class ActorCritic(nn.Module):
         return remembered.flatten(0, 1), after
 
     def _value(self, obs: Mapping[str, Tensor], features: Tensor, start: int) -> Tensor:
-        if self.central is not None:
-            features = torch.cat([features, self.central(obs)[start:]], -1)
-        return self.value_head(self.critic(features))
+        with self._precision:
+            if self.central is not None:
+                features = torch.cat([features, self.central(obs)[start:]], -1)
+            judging = self.critic(features)
+        return self.value_head(judging.float())
 
     def normalise_value(self, value: Tensor) -> Tensor:
         """From units of reward to what the critic predicts."""
@@ -134,6 +148,17 @@ class ActorCritic(nn.Module):
         """From what the critic predicts to units of reward."""
         return value if self.returns is None else self.returns.denormalise(value)
 
+    def normalised(self) -> tuple[str, ...]:
+        """Observations whose rows `update_normalisers` counts in."""
+        return tuple(self._normalisers())
+
+    def _normalisers(self) -> dict[str, Normaliser]:
+        found: dict[str, Normaliser] = {}
+        for part in (self.encoder, self.central):
+            if isinstance(part, Encoder):
+                found |= part.normalisers()
+        return found
+
     @torch.no_grad()
     def update_normalisers(
         self, obs: Mapping[str, Tensor], returns: Tensor, sum_: Callable[[Tensor], None]
@@ -142,10 +167,8 @@ class ActorCritic(nn.Module):
 
         `sum_` replaces a tensor by its sum over all ranks.
         """
-        for part in (self.encoder, self.central):
-            if isinstance(part, Encoder):
-                for name, normaliser in part.normalisers().items():
-                    normaliser.update(moments_of(obs[name], sum_))
+        for name, normaliser in self._normalisers().items():
+            normaliser.update(moments_of(obs[name], sum_))
         if self.returns is None:
             return
         old = self.returns.mean.clone(), self.returns.std

@@ -5,7 +5,7 @@ time, of which `T` are learned from after a burn-in; `B` lanes; `K` rows of a ch
 them; `n` rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
@@ -68,11 +68,11 @@ class Chunks:
         rows = self._rows(chunks, length)
         first = self._first.index_select(0, rows).reshape(length, len(chunks))
         states = {name: x.index_select(0, chunks) for name, x in self._states.items()}
-        return self.observe(rows), first, states
+        return self.observe(rows, self._obs), first, states
 
-    def observe(self, rows: Tensor) -> dict[str, Tensor]:
-        """Observations of `rows`, `[n]`, each `[n, *shape]`."""
-        return {name: self._observe(name, rows) for name in self._obs}
+    def observe(self, rows: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+        """The named observations of `rows`, `[n]`, each `[n, *shape]`."""
+        return {name: self._observe(name, rows) for name in names}
 
     def last(self, states: Arrays) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
         """What a network is shown of the row after the last learned one, and its states, `[B]`."""
@@ -80,7 +80,7 @@ class Chunks:
         rows = torch.arange(count, count + self.num_lanes, device=self.device)
         first = self._first[count:].unsqueeze(0)
         latest = {name: tensor_of(states[name][-1], self.device) for name in self._states}
-        return self.observe(rows), first, latest
+        return self.observe(rows, self._obs), first, latest
 
     def _rows(self, chunks: Tensor, length: int) -> Tensor:
         starts = self._starts.index_select(0, chunks)

@@ -1,11 +1,9 @@
 """Adam over one flat tensor that holds every parameter of a network.
 
-Parameters and gradients become views of it, so that a step costs a few operations however many
-tensors there are, and checkpoints can name and check every tensor of its state. (`torch.optim`
-does the same work tensor by tensor, and imports the whole of torch's compiler when it is built.)
+Parameters and gradients become views of it, so that a step is one operation however many tensors
+there are, and checkpoints can name and check every tensor of its state. (`torch.optim` does the same
+work tensor by tensor, and imports the whole of torch's compiler when it is built.)
 """
-
-import math
 
 import torch
 from torch import Tensor, nn
@@ -24,13 +22,13 @@ class Adam:
     ) -> None:
         named = dict(network.named_parameters())
         self._epsilon = epsilon
-        self._decays = (first_decay, second_decay)
+        self._first_decay, self._second_decay = first_decay, second_decay
         self._weights = torch.cat([p.detach().reshape(-1) for p in named.values()])
         self.gradient = torch.zeros_like(self._weights)
         """Of every parameter, `[P]`."""
         self._first = torch.zeros_like(self._weights)
         self._second = torch.zeros_like(self._weights)
-        self._steps = torch.zeros((), dtype=torch.int64)
+        self._steps = torch.zeros((), device=self._weights.device)
         self.tensors: dict[str, Tensor] = {"steps": self._steps}
         """Its state, by name: what a checkpoint holds beside the weights."""
         start = 0
@@ -54,15 +52,22 @@ class Adam:
         return norm
 
     @torch.no_grad()
-    def step(self, learning_rate: float) -> None:
-        """Take one step along the gradients."""
+    def step(self, learning_rate: Tensor) -> None:
+        """Take one step along the gradients; the learning rate is `[]`."""
         self._steps += 1
-        steps = int(self._steps)
-        first_decay, second_decay = self._decays
-        self._first.lerp_(self.gradient, 1 - first_decay)
-        self._second.mul_(second_decay).addcmul_(
-            self.gradient, self.gradient, value=1 - second_decay
+        # what `torch.optim.Adam(fused=True)` calls for each of its tensors
+        torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
+            [self._weights],
+            [self.gradient],
+            [self._first],
+            [self._second],
+            [],
+            [self._steps],
+            lr=learning_rate,
+            beta1=self._first_decay,
+            beta2=self._second_decay,
+            weight_decay=0.0,
+            eps=self._epsilon,
+            amsgrad=False,
+            maximize=False,
         )
-        scale = (self._second / (1 - second_decay**steps)).sqrt_().add_(self._epsilon)
-        rate = learning_rate / (1 - math.pow(first_decay, steps))
-        self._weights.addcdiv_(self._first, scale, value=-rate)

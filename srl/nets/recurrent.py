@@ -52,6 +52,10 @@ class Memory(nn.Module):
         if len(x) != len(first):
             raise SpecError(f"{len(x)} rows of features, but {len(first)} of `first`")
         memory = [state[name] for name in self.names]
+        if len(x) == 1:  # without a look at `first` on the host
+            memory = [part * ~first[0].unsqueeze(-1) for part in memory]
+            y, memory = self._run(x, memory)
+            return y, dict(zip(self.names, memory, strict=True))
         resets = first.any(1).nonzero().squeeze(1).tolist()
         parts, ends = [], [*(t for t in resets if t > 0), len(x)]
         start = 0

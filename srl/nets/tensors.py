@@ -9,8 +9,10 @@ from torch import Tensor
 from srl.core.arrays import check_arrays
 
 
-def tensor_of(array: np.ndarray, device: torch.device) -> Tensor:
+def tensor_of(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
     """The array as a tensor: a view where it is writable and the device is the CPU."""
+    if isinstance(array, Tensor):  # large fields may be on the device already
+        return array.to(device, non_blocking=True)
     # torch warns of arrays it may not write to; a copy is the price of never asking who would
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)

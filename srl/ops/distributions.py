@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from srl.core.env import ActionSpace, Box, Discrete
 from srl.core.errors import SpecError
 from srl.ops.checks import check_rank
 
@@ -33,11 +34,9 @@ class Categorical:
             logits = logits.masked_fill(~allowed.bool(), torch.finfo(torch.float32).min)
         self.log_probs = logits.log_softmax(-1)
 
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """`[N]` actions, by the exponential race: argmax of p / Exp(1) is distributed as p."""
-        noise = torch.empty(self.log_probs.shape, device=generator.device)
-        noise.exponential_(generator=generator)
-        return (self.log_probs - noise.log_().to(self.log_probs.device)).argmax(-1)
+    def sample(self, noise: Tensor) -> Tensor:
+        """`[N]` actions by `noise`, `[N, n]`: argmax of p / Exp(1) is distributed as p."""
+        return (self.log_probs - noise.log()).argmax(-1)
 
     def mode(self) -> Tensor:
         """`[N]` most likely actions."""
@@ -64,9 +63,11 @@ class MultiCategorical:
         masks = [None] * len(sizes) if allowed is None else allowed.split(sizes, -1)
         self.choices = [Categorical(*pair) for pair in zip(parts, masks, strict=True)]
 
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """`[N, K]` actions."""
-        return torch.stack([choice.sample(generator) for choice in self.choices], -1)
+    def sample(self, noise: Tensor) -> Tensor:
+        """`[N, K]` actions by `noise`, `[N, sum(nvec)]`."""
+        parts = noise.split([choice.log_probs.shape[-1] for choice in self.choices], -1)
+        pairs = zip(self.choices, parts, strict=True)
+        return torch.stack([choice.sample(part) for choice, part in pairs], -1)
 
     def mode(self) -> Tensor:
         """`[N, K]` most likely actions."""
@@ -95,11 +96,9 @@ class DiagonalGaussian:
             )
         self.mean, self.log_std = mean.float(), log_std.float()
 
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """`[N, *shape]` actions."""
-        noise = torch.empty(self.mean.shape, device=generator.device)
-        noise.normal_(generator=generator)
-        return self.mean + self.log_std.exp() * noise.to(self.mean.device)
+    def sample(self, noise: Tensor) -> Tensor:
+        """`[N, *shape]` actions by `noise` of that shape."""
+        return self.mean + self.log_std.exp() * noise
 
     def mode(self) -> Tensor:
         """`[N, *shape]` most likely actions."""
@@ -114,6 +113,14 @@ class DiagonalGaussian:
     def entropy(self) -> Tensor:
         """`[N]` entropies."""
         return (self.log_std + HALF_LOG_TAU + 0.5).sum().expand(len(self.mean))
+
+
+def draw_noise(action: ActionSpace, num_rows: int, generator: torch.Generator) -> Tensor:
+    """What `sample` needs for `num_rows` actions: exponential for choices, normal for numbers."""
+    if isinstance(action, Box):
+        return torch.empty(num_rows, *action.shape).normal_(generator=generator)
+    choices = action.n if isinstance(action, Discrete) else sum(action.nvec)
+    return torch.empty(num_rows, choices).exponential_(generator=generator)
 
 
 Distribution = Categorical | MultiCategorical | DiagonalGaussian

@@ -32,7 +32,7 @@ def clipped_policy_loss(
     old_log_prob: Tensor,
     advantage: Tensor,
     *,
-    clip: float,
+    clip: float | Tensor,
     dual_clip: float | None = None,
     mask: Tensor | None = None,
     count: float | Tensor,
@@ -57,7 +57,8 @@ def clipped_policy_loss(
     check_rank(1, log_prob=log_prob)
     check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob, advantage=advantage)
     ratio = (log_prob - old_log_prob).exp()
-    objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    near_one = ratio.clamp(1 - clip, 1 + clip)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    objective = torch.minimum(ratio * advantage, near_one * advantage)
     if dual_clip is not None:
         bounded = torch.maximum(objective, dual_clip * advantage)
         objective = torch.where(advantage < 0, bounded, objective)

@@ -159,7 +159,7 @@ def _join_group(configure: Configure, plan: Plan) -> Group:
         policy=worker.policy,
         rank=worker.index,
         size=plan.num_ranks,
-        device=plan.trainer_device(worker.index),
+        device=plan.trainer_compute(worker.index).device,
     )
 
 

@@ -7,6 +7,7 @@ import torch
 from srl.algorithms.ppo import PPOConfig
 from srl.core.algorithm import AlgorithmConfig, Learner, Policy
 from srl.core.collective import Alone
+from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Box, Discrete, MultiDiscrete, Observation
 from srl.core.errors import CheckpointError, ConfigError
 from srl.nets.chunks import Chunks
@@ -38,7 +39,7 @@ MAKING = threading.Lock()  # fresh weights come from the generator that all thre
 def make(agent=DISCRETE, seed=0, ranks=None, **options):
     with MAKING:
         config = PPOConfig(**(SMALL | options))
-        return config.make_learner(agent, seed=seed, device="cpu", ranks=ranks or Alone())
+        return config.make_learner(agent, seed=seed, compute=Compute(), ranks=ranks or Alone())
 
 
 def chunks_of(learner, batch):
@@ -58,8 +59,8 @@ def copies(arrays):
 
 def test_ppo_fits_the_contracts():
     config: AlgorithmConfig = PPOConfig()
-    learner: Learner = config.make_learner(DISCRETE, seed=0, device="cpu", ranks=Alone())
-    policy: Policy = config.make_policy(DISCRETE, seed=0, device="cpu")
+    learner: Learner = config.make_learner(DISCRETE, seed=0, compute=Compute(), ranks=Alone())
+    policy: Policy = config.make_policy(DISCRETE, seed=0, compute=Compute())
     assert policy.records.outputs.names == ("action", "log_prob", "value")
     assert_equal(learner.policy.weights(), policy.weights())
 

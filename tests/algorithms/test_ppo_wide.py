@@ -9,6 +9,7 @@ import torch
 
 from srl.algorithms.ppo import PPOConfig
 from srl.core.collective import Alone
+from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Box, Discrete, MultiDiscrete, Observation
 from srl.core.errors import ConfigError
 from srl.nets.chunks import Chunks
@@ -31,7 +32,7 @@ MEMORIES = [
 def make(agent, ranks=None, **options):
     with MAKING:
         config = PPOConfig(**(SMALL | options))
-        return config.make_learner(agent, seed=0, device="cpu", ranks=ranks or Alone())
+        return config.make_learner(agent, seed=0, compute=Compute(), ranks=ranks or Alone())
 
 
 def record(policy, agent, **options):
@@ -151,7 +152,7 @@ def test_central_critic_sees_what_the_env_shares_and_the_actor_does_not():
     assert answer["log_prob"][0] == answer["log_prob"][1]
     batch = record(learner.policy, agent, agents=2, reward=lambda obs, action: action)
     chunks = chunks_of(learner, batch)
-    seen = chunks.observe(torch.arange(2 * B))["state"].reshape(2, B, 3)
+    seen = chunks.observe(torch.arange(2 * B), ["state"])["state"].reshape(2, B, 3)
     np.testing.assert_array_equal(seen, batch["state"][:2].repeat(2, axis=1))
     assert np.isfinite(list(learner.learn(batch, 0.0).values())).all()
     with pytest.raises(ConfigError, match="shares something"):

@@ -15,6 +15,7 @@ import torch
 from srl.algorithms.ppo import PPO, PPOConfig, PPOPolicy
 from srl.core.algorithm import Arrays
 from srl.core.collective import Collective
+from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.experiment import (
     ActorsConfig,
@@ -32,17 +33,23 @@ _KEPT_VERSIONS = 8
 @dataclass(frozen=True, kw_only=True)
 class AuditingConfig(PPOConfig):
     def make_learner(
-        self, agent: AgentSpec, *, seed: int, device: str, ranks: Collective
+        self, agent: AgentSpec, *, seed: int, compute: Compute, ranks: Collective
     ) -> "AuditingPPO":
-        return AuditingPPO(self, agent, seed=seed, device=device, ranks=ranks)
+        return AuditingPPO(self, agent, seed=seed, compute=compute, ranks=ranks)
 
 
 class AuditingPPO(PPO):
     def __init__(
-        self, config: AuditingConfig, agent: AgentSpec, *, seed: int, device: str, ranks: Collective
+        self,
+        config: AuditingConfig,
+        agent: AgentSpec,
+        *,
+        seed: int,
+        compute: Compute,
+        ranks: Collective,
     ) -> None:
-        super().__init__(config, agent, seed=seed, device=device, ranks=ranks)
-        self._judge = PPOPolicy(config, agent, seed=0, device=device)
+        super().__init__(config, agent, seed=seed, compute=compute, ranks=ranks)
+        self._judge = PPOPolicy(config, agent, seed=0, compute=compute)
         self._published: dict[int, Arrays] = {}
         self._version = 0
 

@@ -4,6 +4,7 @@ import torch
 from srl.core.env import Box, Discrete, MultiDiscrete
 from srl.nets.heads import ValueHead, make_policy_head
 from srl.nets.mlp import Linear, Mlp
+from srl.ops.distributions import draw_noise
 
 SPACES = [
     Discrete(3),
@@ -16,7 +17,7 @@ SPACES = [
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_policy_head_gives_actions_of_its_space(space):
     distribution = make_policy_head(8, space)(torch.randn(5, 8))
-    action = distribution.sample(torch.Generator().manual_seed(0))
+    action = distribution.sample(draw_noise(space, 5, torch.Generator().manual_seed(0)))
     assert tuple(action.shape) == (5, *space.field.shape)
     assert str(action.dtype) == f"torch.{space.field.dtype}"
     assert distribution.log_prob(action).shape == distribution.entropy().shape == (5,)

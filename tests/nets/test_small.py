@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from srl.algorithms.ppo import PPOConfig, PPOPolicy
 from srl.core.algorithm import HasSmallPolicy, Policy
+from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Box, Discrete, MultiDiscrete, Observation
 from srl.core.errors import CheckpointError
 from srl.core.names import load_object
@@ -63,7 +64,7 @@ def small_of(config: PPOConfig, agent: AgentSpec, seed: int = 0) -> SmallActorCr
 def both(agent: AgentSpec, seed: int = 0, **options) -> tuple[PPOPolicy, SmallActorCritic]:
     """Torch's policy and the small one, with the same random weights."""
     config, rng = PPOConfig(**({"hidden": (16, 16)} | options)), np.random.default_rng(seed)
-    policy, small = config.make_policy(agent, seed=seed, device="cpu"), small_of(config, agent)
+    policy, small = config.make_policy(agent, seed=seed, compute=Compute()), small_of(config, agent)
     weights = {}
     for name, array in policy.weights().items():
         noise = rng.normal(0, 0.5, array.shape)
@@ -90,9 +91,13 @@ def observe(agent: AgentSpec, seed: int = 0, n: int = N) -> dict[str, np.ndarray
     return inputs
 
 
+def tensors(inputs: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(x) for name, x in inputs.items()}
+
+
 def log_prob(policy: PPOPolicy, inputs: dict[str, np.ndarray], action: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
-        distribution, _, _ = policy.network(*policy._observe(inputs))
+        distribution, _, _ = policy.network(*policy._observe(tensors(inputs)))
         return distribution.log_prob(torch.from_numpy(action.copy())).numpy()
 
 
@@ -155,7 +160,7 @@ def test_choices_are_drawn_as_often_as_they_are_likely() -> None:
     inputs = {k: np.repeat(v[:1], 1000, axis=0) for k, v in observe(agent).items()}
     drawn = np.concatenate([small.act(inputs)["action"].copy() for _ in range(100)])
     with torch.inference_mode():
-        distribution, _, _ = policy.network(*policy._observe(inputs))
+        distribution, _, _ = policy.network(*policy._observe(tensors(inputs)))
     for k, choice in enumerate(distribution.choices):
         expected = len(drawn) * choice.log_probs[0].exp().double().numpy()
         counts = np.bincount(drawn[:, k], minlength=len(expected))

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import distributions as oracle
 
+from srl.core.env import Box, Discrete, MultiDiscrete
 from srl.core.errors import SpecError
-from srl.ops.distributions import Categorical, DiagonalGaussian, MultiCategorical
+from srl.ops.distributions import Categorical, DiagonalGaussian, MultiCategorical, draw_noise
 
 
 def generator(seed=0):
@@ -23,7 +24,8 @@ def test_categorical_by_hand():
 
 def test_categorical_samples_by_its_probabilities():
     logits = torch.tensor([0.1, 0.3, 0.6]).log().expand(20000, 3)
-    share = Categorical(logits).sample(generator()).bincount(minlength=3) / 20000
+    noise = draw_noise(Discrete(3), 20000, generator())
+    share = Categorical(logits).sample(noise).bincount(minlength=3) / 20000
     assert share.tolist() == pytest.approx([0.1, 0.3, 0.6], abs=0.02)
 
 
@@ -31,7 +33,7 @@ def test_multi_categorical_is_the_product_of_its_choices():
     logits = torch.randn(5, 5, generator=generator())
     a, b = Categorical(logits[:, :2]), Categorical(logits[:, 2:])
     both = MultiCategorical(logits, (2, 3))
-    action = both.sample(generator())
+    action = both.sample(draw_noise(MultiDiscrete((2, 3)), 5, generator()))
     assert action.shape == (5, 2)
     torch.testing.assert_close(
         both.log_prob(action), a.log_prob(action[:, 0]) + b.log_prob(action[:, 1])
@@ -45,7 +47,8 @@ def test_gaussian_equals_torch(shape):
     mean, log_std = torch.randn(4, *shape, generator=generator()), torch.full(shape, -0.5)
     distribution = DiagonalGaussian(mean, log_std)
     twin = oracle.Normal(mean, log_std.exp())
-    action = distribution.sample(generator())
+    bounds = (-1.0,) * math.prod(shape), (1.0,) * math.prod(shape)
+    action = distribution.sample(draw_noise(Box(shape, *bounds), 4, generator()))
     assert action.shape == mean.shape
     torch.testing.assert_close(
         distribution.log_prob(action), twin.log_prob(action).reshape(4, -1).sum(-1)
@@ -55,16 +58,14 @@ def test_gaussian_equals_torch(shape):
 
 
 def test_gaussian_samples_by_its_moments():
-    sample = DiagonalGaussian(torch.full((20000, 1), 2.0), torch.tensor([0.5]).log()).sample(
-        generator()
-    )
+    noise = draw_noise(Box((1,), (-1.0,), (1.0,)), 20000, generator())
+    sample = DiagonalGaussian(torch.full((20000, 1), 2.0), torch.tensor([0.5]).log()).sample(noise)
     assert float(sample.mean()) == pytest.approx(2.0, abs=0.02)
     assert float(sample.std()) == pytest.approx(0.5, abs=0.02)
 
 
 def test_equal_generators_sample_alike():
-    logits = torch.zeros(50, 4)
-    first, second = (Categorical(logits).sample(generator(3)).tolist() for _ in range(2))
+    first, second = (draw_noise(Discrete(4), 50, generator(3)).tolist() for _ in range(2))
     assert first == second
 
 

@@ -244,7 +244,7 @@ def _asking(
         bench.plan,
         route,
         seed=worker_seed(bench.plan, "policy", 0, route),
-        device=experiment.policies.device,
+        compute=bench.plan.compute(experiment.policies.device),
     )
     parameters = InlineParameters()
     parameters.publish(policy.weights(), 0)
