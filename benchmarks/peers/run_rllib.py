@@ -38,11 +38,12 @@ def get(r):
     s = r["env_runners"].get("num_env_steps_sampled_lifetime", 0)
     l = r.get("learners", {}).get("__all_modules__", {}); tr = l.get("num_env_steps_trained_lifetime", 0)
     return s, tr
-t0 = time.perf_counter(); w = None; marks = []
+t0 = w = None; marks = []
 while True:
     r = algo.train(); now = time.perf_counter(); s, tr = get(r)
+    if t0 is None and s > 0 and (tr > 0 or A.algo == "PPO"): t0 = now  # the first batch was learned
     if w is None:
-        if now-t0 > A.warm_s: w = now; marks = [(0, s, tr)]
+        if t0 and now-t0 > A.warm_s: w = now; marks = [(0, s, tr)]
         continue
     marks.append((now-w, s, tr))
     if now-w > A.secs: break

@@ -53,8 +53,10 @@ def run_window(command: Sequence[str], env: Mapping[str, str], *, limit: float) 
             with process.stdout as printed:
                 found, told = _listen(process, printed.fileno(), time.monotonic() + limit)
             code = process.poll()
-        if found is not None:
+        if found is not None and found["steps_s"] > 0:
             return found
+        if found is not None:
+            raise WindowError("no step was learned from in the window")
         told += errors.read_text(errors="replace")
         why = f"no rate within {limit:.0f} s" if code is None else f"ended with {code}"
         raise WindowError(f"{why}: {told.strip()[-_TOLD_CHARACTERS:] or 'nothing was printed'}")

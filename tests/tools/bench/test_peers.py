@@ -13,6 +13,7 @@ import pytest
 
 from srl.core.errors import ConfigError
 from srl.tools.bench import peers
+from srl.tools.bench.command import find
 from srl.tools.bench.peer_environments import Environments
 from srl.tools.bench.peer_results import Results, median, ratio_of
 from srl.tools.bench.peer_settings import default_folder, read_settings
@@ -272,6 +273,13 @@ def test_a_line_without_a_rate_is_no_result(tmp_path):
         run_window([sys.executable, str(script)], {}, limit=60)
 
 
+def test_a_rate_of_nothing_is_no_rate(tmp_path):
+    script = tmp_path / "peer.py"
+    script.write_text("print('{\"steps_s\": 0}')")
+    with pytest.raises(WindowError, match="no step was learned from"):
+        run_window([sys.executable, str(script)], {}, limit=60)
+
+
 def test_variants_change_both_sides_and_keep_the_finalists(fakes):
     fakes.side("fast", 200)
     fakes.side("mid", 150)
@@ -378,6 +386,17 @@ def test_the_committed_settings_do_the_work_of_the_workload():
                 assert asked["--env"] == workload.env
                 assert asked["--epochs"] == str(workload.epochs)
                 assert asked["--mb"] == str(workload.minibatch)
+
+
+@pytest.mark.parametrize("name", ["pong-4", "pong-1", "cartpole-gym"])
+def test_the_committed_settings_of_ours_are_options_that_there_are(name):
+    how = read_settings(default_folder()).workloads[name]
+    every = [how.settings, *(variant.settings for variant in how.variants.values())]
+    for setting in [setting for settings in every for setting in settings.get("srl", ())]:
+        experiment = find(name, setting.words)
+        assert experiment.algorithm.minibatch_size == WORKLOADS[name].minibatch
+        assert experiment.algorithm.epochs == WORKLOADS[name].epochs
+        assert experiment.actors.count * experiment.actors.envs == WORKLOADS[name].envs
 
 
 def test_busy_cores_is_a_number_of_cores():
