@@ -15,8 +15,8 @@ from typing import Any
 USAGE = """\
 usage: srl COMMAND ...
 
-  srl train NAME [--launcher inline|local] [--out DIR] [--a.b value ...]
-                          train an experiment (--help lists its options)
+  srl train NAME [--launcher inline|local] [--out DIR] [--auto] [--a.b value ...]
+                          train an experiment (--help lists its options); --auto: as tuned
   srl resume RUN [--a.b value ...]
                           go on with a run from its newest checkpoint
   srl eval RUN [--episodes N] [--version V|TAG]
@@ -34,6 +34,8 @@ usage: srl COMMAND ...
                           experiment, FAMILY/NAME, module:Object or file.py:Object
   srl bench COMMAND NAME [--json F] [--a.b value ...]
                           measure: NAME is an experiment or a workload ('srl bench' lists both)
+  srl tune NAME [--seconds 120] [--out F.json] [--a.b value ...]
+                          find how many actors, groups and threads suit this host; for --auto
   srl doctor [--sweep] [RUNS ...]
                           check installation and host; find what dead runs left here and
                           below RUNS (default: runs)
@@ -93,6 +95,12 @@ def _train(words: list[str]) -> int:
     if "--help" in options or "-h" in options:
         sys.stdout.write(help_text(api.find_experiment(name), f"srl train {name}"))
         return 0
+    wanted = [word for word in options if word.partition("=")[0] == "--auto"]
+    if wanted:
+        from srl.tools.tune import auto
+
+        others = [word for word in options if word not in wanted]
+        options = auto(name, others, wanted[-1].partition("=")[2] or None)
     experiment = api.find_experiment(name, options)
     return _finish(api.train_experiment(experiment, _view))
 
@@ -214,6 +222,12 @@ def _bench(words: list[str]) -> int:
     return run(words)
 
 
+def _tune(words: list[str]) -> int:
+    from srl.tools.tune import main as run
+
+    return run(words)
+
+
 def _doctor(words: list[str]) -> int:
     from srl.core.errors import ConfigError
     from srl.tools.doctor import examine, leftovers
@@ -247,6 +261,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "inspect": _inspect,
     "check-env": _check_env,
     "bench": _bench,
+    "tune": _tune,
     "doctor": _doctor,
 }
 

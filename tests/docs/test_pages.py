@@ -6,6 +6,7 @@ import pytest
 @pytest.mark.parametrize(
     "page",
     [
+        "benchmarks.md",
         "first-run.md",
         "many-agents.md",
         "recurrent-policies.md",

@@ -1,5 +1,8 @@
 """`srl bench`: what a step costs, how fast a run is, and what each mechanism buys.
 
-workloads.py   the workloads by name        command.py   options that all commands share
-report.py      host, JSON, tables           plot.py      bars as SVG
+cost.py      srl bench cost: what parts cost alone (alone.py measures), and the ideal
+train.py     srl bench train: a window of the real run (window.py), and its efficiency
+ablate.py    srl bench ablate: one factor at a time
+peers.py     srl bench peers: other systems, in turn (peer_*.py)
+workloads.py, command.py, clock.py, report.py, plot.py: what they share
 """
