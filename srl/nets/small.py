@@ -213,20 +213,26 @@ class _Flat:
         self._normaliser = (
             None if normaliser is None else _Normaliser(normaliser, seen.seen_shape, weights)
         )
+        self._bound = np.full(self.stop - start, LARGEST_NORMALISED, np.float32)
+        self.prepare()
 
     def prepare(self) -> None:
         """Weights were loaded."""
         if self._normaliser is not None:
             self._normaliser.prepare()
+            self._mean = self._normaliser.mean.reshape(-1)
+            self._scale = 1 / self._normaliser.std.reshape(-1)
 
     def write(self, x: np.ndarray, place: np.ndarray, _: np.ndarray) -> None:
         """Flatten each row into its place."""
-        np.copyto(place, x.reshape(len(x), -1), casting="unsafe")
-        if self._normaliser is not None:
-            place -= self._normaliser.mean.reshape(-1)
-            place /= self._normaliser.std.reshape(-1)
-            np.minimum(place, np.float32(LARGEST_NORMALISED), out=place)
-            np.maximum(place, np.float32(-LARGEST_NORMALISED), out=place)
+        flat = x.reshape(len(x), -1)
+        if self._normaliser is None:
+            np.copyto(place, flat, casting="unsafe")
+            return
+        np.subtract(flat.astype(np.float32, copy=False), self._mean, out=place)
+        np.multiply(place, self._scale, out=place)
+        np.minimum(place, self._bound, out=place)
+        np.maximum(place, -self._bound, out=place)
 
 
 class _OneHot:
@@ -329,32 +335,38 @@ class _Choices:
         self, outputs: np.ndarray, allowed: np.ndarray | None, rng: np.random.Generator | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw by the inverse of the cumulated probabilities."""
-        actions, log_prob, drawn, lanes, cumulated = self._room(outputs.shape[1])
+        actions, drawn, lanes, room = self._room(outputs.shape[1])
         if allowed is not None:
             np.copyto(outputs, LOWEST, where=allowed.T == 0)
-        log_prob.fill(0)
-        for part, action in zip(self._parts, actions, strict=True):
-            logits, sums = outputs[part], cumulated[part]
+        log_prob = None
+        for part, action, (sums, *rows) in zip(self._parts, actions, room, strict=True):
+            logits = outputs[part]
             logits -= np.maximum.reduce(logits, axis=0)
             np.exp(logits, out=sums)
-            np.add.accumulate(sums, axis=0, out=sums)
+            for above, here in pairwise(rows):  # of few choices faster than `accumulate`
+                np.add(above, here, out=here)
+            total = rows[-1]
             if rng is None:
                 np.argmax(logits, axis=0, out=action)
             else:
                 # below 1 by half a step of float32 at least: the product is below the last sum,
                 # and what has no probability, whose sum is that before it, is never drawn
                 rng.random(out=drawn, dtype=np.float32)
-                drawn *= sums[-1]
+                np.multiply(drawn, total, out=drawn)
                 np.add.reduce(sums[:-1] <= drawn, axis=0, dtype=np.int64, out=action)
-            log_prob += logits[action, lanes]
-            log_prob -= np.log(sums[-1], out=drawn)
+            chosen = logits[action, lanes]
+            chosen -= np.log(total, out=drawn)
+            log_prob = chosen if log_prob is None else np.add(log_prob, chosen, out=chosen)
+        assert log_prob is not None
         return actions[0] if self._is_single else actions.T, log_prob
 
-    def _make_room(self, n: int) -> tuple[np.ndarray, ...]:
-        actions = np.zeros((len(self._parts), n), np.int64)
-        log_prob, drawn = np.zeros((2, n), np.float32)
-        cumulated = np.zeros((self._parts[-1].stop, n), np.float32)
-        return actions, log_prob, drawn, np.arange(n), cumulated
+    def _make_room(
+        self, n: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[np.ndarray, ...]]]:
+        """Actions, drawn numbers, lanes; of each choice sums `[n, N]`, and each of their rows."""
+        actions, drawn = np.zeros((len(self._parts), n), np.int64), np.zeros(n, np.float32)
+        sums = [np.zeros((part.stop - part.start, n), np.float32) for part in self._parts]
+        return actions, drawn, np.arange(n), [(whole, *whole) for whole in sums]
 
 
 class _Numbers:
