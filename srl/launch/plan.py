@@ -361,11 +361,11 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
         envs=envs,
         batch=batch,
         slots=actors.groups + queued + 1,
-        small=_small_policies([algorithm], [routed.agent]),
+        small=small_policies([algorithm], [routed.agent]),
     )
 
 
-def _small_policies(
+def small_policies(
     algorithms: Sequence[AlgorithmConfig], agents: Sequence[AgentSpec]
 ) -> tuple[NamedPolicy, ...]:
     """The policies of these algorithms without torch; none where one of them has none."""
@@ -404,7 +404,7 @@ def _plan_frozen(
         batch=0,
         slots=experiment.actors.groups,
         opponents=tuple(opponents),
-        small=_small_policies(
+        small=small_policies(
             [decode_algorithm(opponent.algorithm) for opponent in opponents],
             [AgentSpec.from_dict(opponent.agent) for opponent in opponents],
         ),

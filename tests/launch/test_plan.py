@@ -1,10 +1,12 @@
 import time
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from srl.algorithms.ppo import PPOConfig
 from srl.api import check_devices
+from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import ConfigError
 from srl.core.experiment import (
     ActorsConfig,
@@ -20,7 +22,7 @@ from srl.launch.controller import Controller
 from srl.launch.env_factory import make_env
 from srl.launch.explain import explain
 from srl.launch.folder import RunFolder
-from srl.launch.plan import make_plan, probe_env
+from srl.launch.plan import Plan, make_plan, probe_env, small_policies
 from srl.telemetry.view import Silent
 from srl.transport.blocks import block_arena_bytes
 
@@ -39,6 +41,29 @@ def test_plan_of_inline_inference_has_no_policy_workers():
     plan = make_plan(experiment())
     assert [w.name for w in plan.workers] == ["trainer-0", "actor-0", "actor-1"]
     assert set(plan.arenas()) == {"samples/main", "parameters/main"}
+
+
+def test_plan_names_the_policy_without_torch_where_there_is_one():
+    made = experiment()
+    plan = make_plan(made)
+    assert plan.routes[0].small[0].maker == "srl.nets.small:SmallActorCritic"
+    sent = msgspec.json.decode(msgspec.json.encode(plan), type=Plan)
+    assert sent.routes[0].small == plan.routes[0].small
+    remembering = replace(made.algorithm, memory="gru", chunk=8)
+    assert make_plan(replace(made, algorithm=remembering)).routes[0].small == ()
+
+
+def test_algorithm_need_not_offer_a_policy_without_torch():
+    class Own:  # everything of PPO but that
+        def __getattr__(self, name):
+            if name == "small_policy":
+                raise AttributeError(name)
+            return getattr(PPOConfig(), name)
+
+    agent = AgentSpec((Observation("obs", (4,), "float32"),), Discrete(2))
+    assert small_policies([PPOConfig()], [agent])
+    assert small_policies([Own()], [agent]) == ()
+    assert small_policies([PPOConfig(), Own()], [agent, agent]) == ()
 
 
 def test_plan_counts_blocks_lanes_and_slots():
