@@ -87,4 +87,4 @@ def test_who_acts_is_small(inference: str, workers: list[str], start_run: Any) -
         assert "libtorch" not in (process / "maps").read_text()
         assert facts["resident_megabytes"] < 80
         assert int(peak.split()[1]) / 1024 < 80
-        assert facts["cpu_seconds"] < 0.5
+        assert facts["cpu_seconds"] < 1  # 0.3 on an idle machine; with torch 2

@@ -183,21 +183,27 @@ def test_numbers_are_drawn_with_their_mean_and_deviation() -> None:
     assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.02
 
 
-class Largest(np.random.Generator):
-    """Draws the largest number that there is below 1."""
+class Always(np.random.Generator):
+    """Draws one number."""
+
+    number = 0.0
 
     def random(self, size=None, dtype=np.float64, out=None):
-        out[...] = 1 - 2.0**-24
+        out[...] = self.number
 
 
-@settings(deadline=None, max_examples=200)
+@pytest.mark.parametrize("number", [0.0, 1 - 2.0**-24])
+@settings(deadline=None, max_examples=100)
 @given(seed=st.integers(0, 2**31), n=st.integers(2, 60))
-def test_the_largest_number_draws_the_last_choice_that_is_allowed(seed: int, n: int) -> None:
+def test_least_and_largest_number_draw_choices_that_are_allowed(
+    number: float, seed: int, n: int
+) -> None:
     agent = with_mask(Discrete(n))
     _, small = both(agent, seed)
-    small._rng = Largest(np.random.SFC64())
+    small._rng = Always(np.random.SFC64())
+    small._rng.number = number
     inputs = observe(agent, seed)
-    inputs["action_mask"][:, 0] = 1
+    inputs["action_mask"][np.arange(N), np.arange(N) % n] = 1  # never nothing
     action = small.act(inputs)["action"]
     assert (action < n).all()
     assert np.take_along_axis(inputs["action_mask"], action[:, None], 1).all()
