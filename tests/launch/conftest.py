@@ -83,6 +83,8 @@ class RunProcess:
         if name == "node-agent":
             # forked actors have its command line, but not its parent
             return next(p for p in self.pids() if _parent_of(p) == self.popen.pid)
+        ready = self.folder / f"logs/{name}.json"  # later than the first rows, where it has torch
+        wait_until(ready.exists, f"{name} to be ready")
         return int(self.read(f"logs/{name}.json")["pid"])
 
     def read(self, name: str) -> dict[str, Any]:
