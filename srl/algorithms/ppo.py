@@ -413,13 +413,14 @@ class PPO:
             metrics["train_samples"] += num_rows
             if config.target_kl is not None and _mean(tables[-1], "approx_kl") > config.target_kl:
                 break
-        metrics |= dict(zip(MEASURED, tables[-1].mean(0).tolist(), strict=True))
-        metrics["log_prob_drift"] = float(tables[0][0, MEASURED.index("log_prob_drift")])
         # Only now: this batch had to be learned with the statistics it was recorded with.
         burned = self.policy.records.burn_in * chunks.num_lanes
         counted = tensor_of(np.flatnonzero(mask) + burned, device)
         seen = chunks.observe(counted, self.policy.network.normalised())
         self.policy.network.update_normalisers(seen, learned, self._ranks.sum_)
+        # These wait for all that was asked of a GPU: the batch is not read any more.
+        metrics |= dict(zip(MEASURED, tables[-1].mean(0).tolist(), strict=True))
+        metrics["log_prob_drift"] = float(tables[0][0, MEASURED.index("log_prob_drift")])
         return metrics
 
     def _advantages(

@@ -120,6 +120,51 @@ class Layout:
         return int(np.prod(lead, dtype=np.int64)) * field.nbytes
 
 
+class Stack:
+    """The newest rows of a stacked field where they lie, and how many are of each lane's episode."""
+
+    __slots__ = ("_steps", "frames")
+
+    def __init__(self, frames: np.ndarray, steps: np.ndarray) -> None:
+        self.frames = frames
+        """`[stack, L, *shape]`, oldest first."""
+        self._steps = steps
+
+    def __len__(self) -> int:
+        return self.frames.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the field."""
+        return self.frames.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what a policy is shown: `[L, stack, *shape]`."""
+        stack, lanes, *shape = self.frames.shape
+        return (lanes, stack, *shape)
+
+    def before(self) -> np.ndarray | None:
+        """`[L, stack]` bool: rows from before the episode, shown as zeros; None where there are none."""
+        stack = len(self.frames)
+        if self._steps.min() >= stack - 1:
+            return None
+        return np.arange(stack) < (stack - 1 - self._steps)[:, None]
+
+    def write(self, out: np.ndarray) -> None:
+        """Copy what is shown to `out`, `[L, stack, *shape]`."""
+        np.copyto(out, self.frames.swapaxes(0, 1))
+        before = self.before()
+        if before is not None:
+            out[before] = 0
+
+    def array(self) -> np.ndarray:
+        """What is shown, copied."""
+        out = np.empty(self.shape, self.dtype)
+        self.write(out)
+        return out
+
+
 class Block:
     """NumPy views of every field over one buffer."""
 
@@ -161,15 +206,20 @@ class Block:
 
         Views where a row can be read in place; of a stack or what envs share, copies.
         """
-        inputs = self.row(names, t)
+        shown = self.shown(names, t)
+        return {name: x.array() if isinstance(x, Stack) else x for name, x in shown.items()}
+
+    def shown(self, names: Iterable[str], t: int) -> "dict[str, np.ndarray | Stack]":
+        """Like `inputs`, but stacks are left where they lie: nothing is copied but what envs share."""
+        shown: dict[str, np.ndarray | Stack] = dict(self.row(names, t))
         for field in self.layout.copied:
-            if field.name in inputs:
-                inputs[field.name] = (
-                    inputs[field.name].repeat(self._lead[1], axis=0)
+            if field.name in shown:
+                shown[field.name] = (
+                    self._rows[field.name][t].repeat(self._lead[1], axis=0)
                     if field.per == "env"
-                    else self._stacked(field, t)
+                    else Stack(self.fields[field.name][t : t + field.stack], self._age(t, field))
                 )
-        return inputs
+        return shown
 
     def answer(self, outputs: Mapping[str, np.ndarray], t: int) -> None:
         """Write what a policy answered at row `t`."""
@@ -227,16 +277,12 @@ class Block:
         latest = array[-1]
         return as_strided(latest, (self.layout.rows, *latest.shape), (0, *latest.strides))
 
-    def _stacked(self, field: Field, t: int) -> np.ndarray:
-        """The rows `t - stack + 1` to `t` of each lane, zeros before its episode began."""
-        stack = field.stack
-        stacked = self.fields[field.name][t : t + stack].swapaxes(0, 1).copy()
+    def _age(self, t: int, field: Field) -> np.ndarray:
+        """`[L]`: steps since the episode began, exact where they are fewer than the stack's."""
         steps = self.fields["step"] + t
-        for row in range(max(1, t - stack + 2), t + 1):
+        for row in range(max(1, t - field.stack + 2), t + 1):
             steps[self.fields["first"][row]] = t - row
-        if steps.min() < stack - 1:
-            stacked[np.arange(stack) < (stack - 1 - steps)[:, None]] = 0
-        return stacked
+        return steps
 
     def observation_rows(self, agent: AgentSpec, t: int) -> ObservationRows:
         """Row `t` as the env writes it: observation and masks, each `[E, A, *shape]`."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from srl.core.arrays import Arrays
-from srl.core.block import Block
+from srl.core.block import Block, Stack
 
 
 class Endpoint(Protocol):
@@ -135,7 +135,7 @@ class Request:
     group: int
     sequence: int
     min_version: int
-    inputs: dict[str, np.ndarray]
+    inputs: Mapping[str, np.ndarray | Stack]
     """Views of the row, each `[L, *shape]`: read in place, never written."""
     reply_to: Any
 

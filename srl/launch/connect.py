@@ -6,6 +6,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ from srl.core.worker import Worker
 from srl.launch.config import decode_algorithm
 from srl.launch.env_factory import evaluation_env, evaluation_lanes, make_env
 from srl.launch.plan import Plan, RoutePlan, WorkerPlan
-from srl.learning.staging import Staging, StagingThread
+from srl.learning.staging import HostMemory, Memory, Staging, StagingThread
 from srl.learning.staleness import Gate
 from srl.rollout.lanes import RouteEnds
 from srl.rollout.match import Player
@@ -45,6 +46,7 @@ from srl.streams.samples.shm import ShmConsumer, ShmProducer
 from srl.streams.samples.workspace import Workspace
 from srl.transport.arena import Arena
 from srl.transport.blocks import BlockArena, block_arena_bytes
+from srl.workers.policy import Gather, HostGather, PolicyWorker
 from srl.workers.pool import Pool
 
 
@@ -78,6 +80,14 @@ class Connector(Protocol):
 
     def server(self, route: RoutePlan, policy_worker: int) -> InferenceServer:
         """A policy worker's end of the inference stream."""
+        ...
+
+    def memory(self, route: RoutePlan, device: str) -> Memory:
+        """Where a trainer that computes on `device` stages its batches."""
+        ...
+
+    def gather(self, route: RoutePlan, device: str) -> Gather:
+        """How a policy worker that computes on `device` gathers requests."""
         ...
 
 
@@ -130,6 +140,14 @@ class InlineConnector:
     def server(self, route: RoutePlan, policy_worker: int) -> InferenceServer:
         """There are no policy workers in one process."""
         raise AssertionError(f"policy worker {policy_worker} of {route.policy} has no stream")
+
+    def memory(self, route: RoutePlan, device: str) -> Memory:
+        """On the host, whatever the device: what is staged is part of checkpoints."""
+        return HostMemory()
+
+    def gather(self, route: RoutePlan, device: str) -> Gather:
+        """There are no policy workers in one process."""
+        raise AssertionError(f"a policy worker of {route.policy} on {device} has no stream")
 
 
 class ShmConnector:
@@ -213,6 +231,24 @@ class ShmConnector:
             incarnation=self._incarnation,
             context=self._context,
         )
+
+    def memory(self, route: RoutePlan, device: str) -> Memory:
+        """Where a trainer that computes on `device` stages its batches."""
+        if not device.startswith("cuda"):
+            return HostMemory()
+        return self._gpu(route).GpuMemory(device)
+
+    def gather(self, route: RoutePlan, device: str) -> Gather:
+        """How a policy worker that computes on `device` gathers requests."""
+        if not device.startswith("cuda"):
+            return HostGather()
+        return self._gpu(route).GpuGather(device)
+
+    def _gpu(self, route: RoutePlan) -> Any:
+        """`srl.learning.gpu`, with the blocks of a route registered; imports torch."""
+        gpu = import_module("srl.learning.gpu")
+        gpu.register(self._arenas[f"samples/{route.policy}"])
+        return gpu
 
     def _blocks(self, route: RoutePlan) -> BlockArena:
         buffer = self._arenas[f"samples/{route.policy}"]
@@ -316,17 +352,16 @@ def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker
 
 
 def _build_policy(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
-    from srl.workers.policy import PolicyWorker
-
-    route = plan.route(worker.policy)
+    route, device = plan.route(worker.policy), plan.device(worker)
     policy = make_acting_policy(
         plan,
         route,
         seed=worker_seed(plan, "policy", worker.index, route),
-        compute=plan.compute(plan.experiment["policies"]["device"]),
+        compute=plan.compute(device),
     )
     server = connector.server(route, worker.index)
-    return PolicyWorker(worker.name, policy, server, connector.subscriber(route))
+    gather = connector.gather(route, device)
+    return PolicyWorker(worker.name, policy, server, connector.subscriber(route), gather)
 
 
 def _build_evaluator(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
@@ -357,19 +392,24 @@ def _build_evaluator(plan: Plan, worker: WorkerPlan, connector: Connector) -> Wo
     )
 
 
-def make_learner(plan: Plan, route: RoutePlan, rank: int, group: Group) -> Learner:
+def make_learner(plan: Plan, route: RoutePlan, device: str, group: Group) -> Learner:
     """The learner of a route's policy."""
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])
     return algorithm.make_learner(
         route.agent_spec(),
         seed=worker_seed(plan, "trainer", 0, route),  # the same on every rank
-        compute=plan.trainer_compute(rank),
+        compute=plan.compute(device),
         ranks=group.learner,
     )
 
 
 def make_staging(
-    plan: Plan, route: RoutePlan, consumer: SampleConsumer, *, num_buffers: int
+    plan: Plan,
+    route: RoutePlan,
+    consumer: SampleConsumer,
+    *,
+    num_buffers: int,
+    memory: Memory | None = None,
 ) -> Staging:
     """What gathers a trainer's share of the blocks of a route into batches."""
     gate = Gate(
@@ -377,17 +417,25 @@ def make_staging(
         batch=route.batch // plan.num_ranks,
         max_staleness=plan.experiment["max_staleness"],
     )
-    return Staging(consumer, gate, route.layout(), burn_in=route.burn_in, num_buffers=num_buffers)
+    return Staging(
+        consumer,
+        gate,
+        route.layout(),
+        burn_in=route.burn_in,
+        num_buffers=num_buffers,
+        memory=memory,
+    )
 
 
 def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
     from srl.workers.trainer import Trainer
 
     route = plan.route(worker.policy)
-    learner = make_learner(plan, route, worker.index, connector.group)
+    learner = make_learner(plan, route, plan.device(worker), connector.group)
     consumer = connector.consumer(route, worker.index)
     num_buffers = 2 if connector.staging_thread else 1
-    staging = make_staging(plan, route, consumer, num_buffers=num_buffers)
+    memory = connector.memory(route, plan.device(worker))
+    staging = make_staging(plan, route, consumer, num_buffers=num_buffers, memory=memory)
     return Trainer(
         worker.name,
         learner,

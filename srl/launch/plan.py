@@ -191,10 +191,12 @@ class Plan(msgspec.Struct, frozen=True):
         own = self.experiment[sections[kind]]["threads"] if kind in sections else None
         return own or self.experiment["threads"]
 
-    def trainer_compute(self, rank: int) -> Compute:
-        """How a trainer computes: of several on GPUs each has its own."""
-        device = self.experiment["trainers"]["device"]
-        return self.compute(f"cuda:{rank}" if device == "cuda" and self.num_ranks > 1 else device)
+    def device(self, worker: WorkerPlan) -> str:
+        """Where a worker computes: of several trainers on GPUs each has its own."""
+        if worker.kind == "policy":
+            return self.experiment["policies"]["device"]
+        device = self.experiment["trainers"]["device"] if worker.kind == "trainer" else "cpu"
+        return f"cuda:{worker.index}" if device == "cuda" and self.num_ranks > 1 else device
 
     def compute(self, device: str) -> Compute:
         """How a network computes on a device."""

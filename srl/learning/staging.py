@@ -8,16 +8,49 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import zmq
 
 from srl.core.arrays import Arrays
 from srl.core.block import Layout
+from srl.core.spec import Field
 from srl.core.streams import Delivery, SampleConsumer
 from srl.core.telemetry import Telemetry
 from srl.learning.staleness import Gate, is_too_old
 from srl.transport.wake import Wake
+
+
+class Memory(Protocol):
+    """Where batches lie."""
+
+    def zeros(self, field: Field, shape: tuple[int, ...]) -> np.ndarray:
+        """An array for a field of a batch."""
+        ...
+
+    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
+        """Begin to copy from a block into (a part of) such an array."""
+        ...
+
+    def wait(self) -> None:
+        """Until all that was begun is done."""
+        ...
+
+
+class HostMemory:
+    """On the host: NumPy arrays."""
+
+    def zeros(self, field: Field, shape: tuple[int, ...]) -> np.ndarray:
+        """An array for a field of a batch."""
+        return np.zeros(shape, field.dtype)
+
+    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
+        """Copy."""
+        np.copyto(target, source)
+
+    def wait(self) -> None:
+        """Nothing is under way."""
 
 
 @dataclass
@@ -45,6 +78,7 @@ class Staging:
         *,
         burn_in: int,
         num_buffers: int,
+        memory: Memory | None = None,
     ) -> None:
         self.gate = gate
         self.telemetry = Telemetry()
@@ -52,6 +86,7 @@ class Staging:
         self._places = {producer: i for i, producer in enumerate(consumer.assigned())}
         """Producer to its place in the gate."""
         self._layout = layout
+        self._memory = memory or HostMemory()
         self._learned = slice(burn_in, layout.rows - 1)
         """Rows of a block that are learned from."""
         self._abandoned = 0
@@ -187,7 +222,8 @@ class Staging:
             width = source.shape[axis]
             columns = slice(batch.num_blocks * width, (batch.num_blocks + 1) * width)
             target = batch.arrays[spec_field.name]
-            np.copyto(target[columns] if axis == 0 else target[:, columns], source)
+            self._memory.copy(target[columns] if axis == 0 else target[:, columns], source)
+        self._memory.wait()
 
     def _deal(self) -> None:
         abandoned = self._consumer.abandoned()
@@ -201,7 +237,7 @@ class Staging:
         for spec_field in self._layout.spec:
             shape = list(self._layout.shape_of(spec_field))
             shape[0 if spec_field.per == "head" else 1] *= self.gate.batch
-            arrays[spec_field.name] = np.zeros(shape, spec_field.dtype)
+            arrays[spec_field.name] = self._memory.zeros(spec_field, tuple(shape))
         return Batch(arrays)
 
 

@@ -1,15 +1,54 @@
 """The policy worker: answers the action requests of many actors in one batch."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from srl.core.algorithm import Policy
 from srl.core.arrays import Arrays
+from srl.core.block import Stack
 from srl.core.errors import StreamError
 from srl.core.streams import InferenceServer, ParameterSubscriber, Request
 from srl.core.telemetry import Telemetry
+
+
+class Gather(Protocol):
+    """Copies the rows of requests into one batch: the only read of an observation for inference."""
+
+    def __call__(self, requests: Sequence[Request]) -> Arrays:
+        """What the policy is shown, each `[N, *shape]`; valid until the next call."""
+        ...
+
+
+class HostGather:
+    """Into memory of the host."""
+
+    def __init__(self) -> None:
+        self._staging: Arrays = {}
+
+    def __call__(self, requests: Sequence[Request]) -> Arrays:
+        """Copy every row once."""
+        return {name: self.field(requests, name) for name in requests[0].inputs}
+
+    def field(self, requests: Sequence[Request], name: str) -> np.ndarray:
+        """One field of all requests."""
+        example = requests[0].inputs[name]
+        total = sum(len(request.inputs[name]) for request in requests)
+        target = self._staging.get(name)
+        if target is None or len(target) < total:
+            target = np.empty((2 * total, *example.shape[1:]), example.dtype)
+            self._staging[name] = target
+        start = 0
+        for request in requests:
+            rows = request.inputs[name]
+            stop = start + len(rows)
+            if isinstance(rows, Stack):
+                rows.write(target[start:stop])
+            else:
+                np.copyto(target[start:stop], rows)
+            start = stop
+        return target[:total]
 
 
 class PolicyWorker:
@@ -24,7 +63,12 @@ class PolicyWorker:
     waiting = "wait_for_requests"
 
     def __init__(
-        self, name: str, policy: Policy, server: InferenceServer, parameters: ParameterSubscriber
+        self,
+        name: str,
+        policy: Policy,
+        server: InferenceServer,
+        parameters: ParameterSubscriber,
+        gather: Gather | None = None,
     ) -> None:
         self.name = name
         self.telemetry = Telemetry()
@@ -32,7 +76,7 @@ class PolicyWorker:
         self._server = server
         self._parameters = parameters
         self._version = -1
-        self._staging: Arrays = {}
+        self._gather = gather or HostGather()
 
     def open(self) -> None:
         """Nothing to prepare: the first parameters come with the first request."""
@@ -80,23 +124,6 @@ class PolicyWorker:
             raise StreamError(
                 f"version {min_version} was asked for, but only {self._version} is published"
             )
-
-    def _gather(self, requests: Sequence[Request]) -> Arrays:
-        """Copy every row into one batch: the only read of an observation for inference."""
-        total = sum(len(next(iter(request.inputs.values()))) for request in requests)
-        batch: Arrays = {}
-        for name, example in requests[0].inputs.items():
-            target = self._staging.get(name)
-            if target is None or len(target) < total:
-                target = np.empty((2 * total, *example.shape[1:]), example.dtype)
-                self._staging[name] = target
-            start = 0
-            for request in requests:
-                rows = request.inputs[name]
-                np.copyto(target[start : start + len(rows)], rows)
-                start += len(rows)
-            batch[name] = target[:total]
-        return batch
 
     def _reply(self, requests: Sequence[Request], outputs: Arrays) -> None:
         start = 0

@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -159,7 +160,7 @@ def _join_group(configure: Configure, plan: Plan) -> Group:
         policy=worker.policy,
         rank=worker.index,
         size=plan.num_ranks,
-        device=plan.trainer_compute(worker.index).device,
+        device=plan.device(worker),
     )
 
 
@@ -167,6 +168,8 @@ def _build(
     configure: Configure, plan: Plan, buffers: dict[str, np.ndarray], group: Group
 ) -> Worker:
     planned = plan.worker(configure.worker)
+    if plan.device(planned).startswith("cuda"):
+        import_module("srl.learning.gpu").use(plan.device(planned))
     connector = ShmConnector(plan, buffers, configure.socket_folder, configure.incarnation, group)
     worker = build_worker(plan, configure.worker, connector)
     use_threads(plan.threads(planned.kind))

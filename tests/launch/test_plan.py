@@ -98,14 +98,14 @@ def test_plan_of_two_ranks_shares_the_batch_and_the_actors():
     assert plan.arenas()["samples/main"] == block_arena_bytes(route.layout(), 2, 7, 2)
     assert plan.ranks_of("trainer-1") == ["trainer-0", "trainer-1"]
     assert plan.ranks_of("actor-1") == ["actor-1"]
-    assert [plan.trainer_compute(rank).device for rank in range(2)] == ["cpu", "cpu"]
+    assert [plan.device(w) for w in plan.of_kind("trainer")] == ["cpu", "cpu"]
 
 
 def test_ranks_on_gpus_have_one_each():
     plan = make_plan(experiment(trainers=TrainersConfig(count=2, device="cuda")))
-    assert [plan.trainer_compute(rank).device for rank in range(2)] == ["cuda:0", "cuda:1"]
+    assert [plan.device(w) for w in plan.of_kind("trainer")] == ["cuda:0", "cuda:1"]
     alone = make_plan(experiment(trainers=TrainersConfig(device="cuda")))
-    assert alone.trainer_compute(0).device == "cuda"
+    assert alone.device(alone.worker("trainer-0")) == "cuda"
     with pytest.raises(ConfigError, match=r"cannot share cuda:1: use --trainers\.device cuda"):
         TrainersConfig(count=2, device="cuda:1")
 

@@ -1,12 +1,15 @@
 import numpy as np
 import pytest
 
+from srl.core.algorithm import Records
+from srl.core.block import Block, route_layout
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import StreamError
+from srl.core.spec import Spec
 from srl.core.streams import Request
 from srl.streams.parameters.inline import InlineParameters
 from srl.testing.fakes import FakePolicy
-from srl.workers.policy import PolicyWorker
+from srl.workers.policy import HostGather, PolicyWorker
 
 AGENT = AgentSpec((Observation("obs", (2,), "float32"),), Discrete(2))
 
@@ -104,3 +107,23 @@ def test_save_load_and_close(made):
     worker.load(worker.save())
     worker.close()
     assert server.closed == 1
+
+
+def test_stacks_of_several_requests_are_written_once_each_into_one_batch():
+    agent = AgentSpec((Observation("obs", (2,), "uint8", stack=3),), Discrete(2))
+    layout = route_layout(agent, Records(Spec((agent.action.field,))), rollout=4, lanes=2, envs=2)
+    blocks, requests = [], []
+    for start in (1, 100):
+        block = Block.allocate(layout)
+        block["obs"][:] = np.arange(start, start + 7)[:, None, None]
+        block["first"][2, 1] = True
+        block["step"][:] = 9
+        blocks.append(block)
+        requests.append(Request(0, 0, 1, 0, block.shown(["obs", "first"], 2), None))
+    gather = HostGather()
+    batch = gather(requests)
+    assert batch["obs"][:, :, 0].tolist() == [[3, 4, 5], [0, 0, 5], [102, 103, 104], [0, 0, 104]]
+    assert batch["first"].tolist() == [False, True] * 2
+    again = gather(requests)
+    assert np.shares_memory(again["obs"], batch["obs"])
+    assert [block["obs"][0, 0, 0] for block in blocks] == [1, 100]

@@ -357,7 +357,7 @@ class ShmInferenceServer:
                 group=header.c,
                 sequence=header.sequence,
                 min_version=header.d,
-                inputs=block.inputs(self._inputs, header.b),
+                inputs=block.shown(self._inputs, header.b),
                 reply_to=(message.peer, header.incarnation),
             )
         ]

@@ -105,7 +105,9 @@ class _Learning:
 
     def __init__(self, plan: Plan, route: RoutePlan, connector: InlineConnector) -> None:
         self.clock = Clock()
-        self.learner: Learner = make_learner(plan, route, 0, Alone())
+        self.learner: Learner = make_learner(
+            plan, route, plan.experiment["trainers"]["device"], Alone()
+        )
         consumer = connector.consumer(route, 0)
         self.staging: Staging = make_staging(plan, route, consumer, num_buffers=1)
         self.staging.telemetry = self.clock
@@ -280,7 +282,7 @@ class _Requests:
     """A policy worker's end of an inference stream on which the same row is always asked for."""
 
     def __init__(self, block: Block, inputs: Sequence[str], row: int) -> None:
-        self._request = Request(0, 0, 0, 0, block.inputs(tuple(inputs), row), None)
+        self._request = Request(0, 0, 0, 0, block.shown(tuple(inputs), row), None)
 
     def recv(self) -> list[Request]:
         """The request."""
@@ -313,7 +315,7 @@ def _update(
         changed = {**options, "minibatch_size": size, "epochs": 1}
         changed["batch_size"] = lanes * route.rollout
         other = msgspec.structs.replace(plan, experiment={**plan.experiment, "algorithm": changed})
-        learner = make_learner(other, route, 0, Alone())
+        learner = make_learner(other, route, other.experiment["trainers"]["device"], Alone())
         arrays = resized(batch, route.layout(), lanes)
         samples = repeat(lambda: learner.learn(arrays, 0.0), seconds / len(sizes))  # noqa: B023 - called here
         yield {"minibatch": size, **cost(samples, lanes * route.rollout)}

@@ -1,0 +1,73 @@
+"""Blocks and requests on a host with a GPU: the same values as on the host, by other ways."""
+
+import numpy as np
+import pytest
+import torch
+
+from srl.core.algorithm import Records
+from srl.core.block import Block, input_names, route_layout
+from srl.core.env import AgentSpec, Discrete, Observation
+from srl.core.spec import Spec
+from srl.core.streams import Request
+from srl.transport.arena import Arena
+from srl.workers.policy import HostGather
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+AGENT = AgentSpec(
+    (Observation("obs", (20, 20), "uint8", stack=4), Observation("small", (3,), "float32")),
+    Discrete(2),
+)
+RECORDS = Records(Spec((AGENT.action.field,)))
+LAYOUT = route_layout(AGENT, RECORDS, rollout=6, lanes=5, envs=5)
+
+
+@pytest.fixture
+def blocks():
+    from srl.learning.gpu import register, use
+
+    use("cuda")
+    arena = Arena.create("test", 3 * LAYOUT.nbytes)
+    register(arena.buffer)
+    rng = np.random.default_rng(0)
+    made = []
+    for i in range(3):
+        block = Block(LAYOUT, arena.buffer[i * LAYOUT.nbytes :])
+        block.buffer[:] = rng.integers(0, 2, block.buffer.shape)
+        block["obs"][:] = rng.integers(0, 256, block["obs"].shape)
+        block["small"][:] = rng.normal(size=block["small"].shape)
+        block["first"][:] = rng.random(block["first"].shape) < 0.3
+        block["step"][:] = rng.integers(0, 5, block["step"].shape)
+        made.append(block)
+    yield made
+    torch.cuda.synchronize()
+
+
+def test_gathered_on_the_gpu_is_what_is_gathered_on_the_host(blocks):
+    from srl.learning.gpu import GpuGather
+
+    names = input_names(AGENT, RECORDS)
+    gather = GpuGather("cuda")
+    for row in range(6):
+        requests = [Request(0, 0, 1, 0, b.shown(names, row), None) for b in blocks[: row % 3 + 1]]
+        there, here = gather(requests), HostGather()(requests)
+        assert there.keys() == here.keys()
+        assert isinstance(there["obs"], torch.Tensor)
+        assert isinstance(there["small"], np.ndarray)
+        for name, array in here.items():
+            np.testing.assert_array_equal(torch.as_tensor(there[name]).cpu().numpy(), array)
+
+
+def test_a_batch_on_the_gpu_holds_what_the_blocks_hold(blocks):
+    from srl.learning.gpu import GpuMemory
+
+    memory = GpuMemory("cuda")
+    field = LAYOUT.spec["obs"]
+    rows, lanes, *shape = LAYOUT.shape_of(field)
+    batch = memory.zeros(field, (rows, 3 * lanes, *shape))
+    assert batch.device.type == "cuda"
+    for i, block in enumerate(blocks):
+        memory.copy(batch[:, i * lanes : (i + 1) * lanes], block["obs"])
+    memory.wait()
+    whole = np.concatenate([block["obs"] for block in blocks], axis=1)
+    np.testing.assert_array_equal(batch.cpu().numpy(), whole)
+    assert isinstance(memory.zeros(LAYOUT.spec["reward"], (7, 5)), np.ndarray)
