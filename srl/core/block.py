@@ -179,6 +179,9 @@ class Block:
         }
         self._lead = (layout.envs, layout.lanes // layout.envs)
         self._rows = {field.name: self._rows_of(field) for field in layout.spec}
+        # A slot is filled again and again, and so are the same views of its rows used.
+        self._observations: dict[int, tuple[AgentSpec, ObservationRows]] = {}
+        self._outcomes: dict[int, OutcomeRows] = {}
 
     @classmethod
     def allocate(cls, layout: Layout) -> "Block":
@@ -286,20 +289,28 @@ class Block:
 
     def observation_rows(self, agent: AgentSpec, t: int) -> ObservationRows:
         """Row `t` as the env writes it: observation and masks, each `[E, A, *shape]`."""
+        found = self._observations.get(t)
+        if found is not None and found[0] is agent:
+            return found[1]
         fields, lead = self.fields, self._lead
-        return ObservationRows(
+        rows = ObservationRows(
             obs={o.name: self._rows[o.name][t].reshape(lead + o.shape) for o in agent.observations},
             first=fields["first"][t].reshape(lead),
             valid=fields["valid"][t].reshape(lead),
             acting=fields["acting"][t].reshape(lead),
             central={o.name: fields[o.name][t] for o in agent.central},
         )
+        self._observations[t] = agent, rows
+        return rows
 
     def outcome_rows(self, t: int) -> OutcomeRows:
         """Row `t` as the env writes what came of `action_t`, each `[E, A]`."""
-        fields, lead = self.fields, self._lead
-        return OutcomeRows(
-            reward=fields["reward"][t].reshape(lead),
-            terminated=fields["terminated"][t].reshape(lead),
-            truncated=fields["truncated"][t].reshape(lead),
-        )
+        rows = self._outcomes.get(t)
+        if rows is None:
+            fields, lead = self.fields, self._lead
+            rows = self._outcomes[t] = OutcomeRows(
+                reward=fields["reward"][t].reshape(lead),
+                terminated=fields["terminated"][t].reshape(lead),
+                truncated=fields["truncated"][t].reshape(lead),
+            )
+        return rows

@@ -22,16 +22,16 @@ class Episodes:
 
         An episode ends where the row after it is not valid; a lost life ends no episode.
         """
-        self._return += block["reward"][t]
-        self._length += block["valid"][t]
-        ended = (block["terminated"][t] | block["truncated"][t]) & ~block["valid"][t + 1]
-        if not ended.any():
+        fields, valid = block.fields, block.fields["valid"]
+        self._return += fields["reward"][t]
+        self._length += valid[t]
+        lanes = ((fields["terminated"][t] | fields["truncated"][t]) > valid[t + 1]).nonzero()[0]
+        if not len(lanes):
             return {}
-        lanes = np.flatnonzero(ended)
-        finished = {
-            int(i): Episode(float(self._return[i]), int(self._length[i]), self._policy)
-            for i in lanes
-        }
+        ended = zip(
+            lanes.tolist(), self._return[lanes].tolist(), self._length[lanes].tolist(), strict=True
+        )
+        finished = {lane: Episode(total, length, self._policy) for lane, total, length in ended}
         self._return[lanes] = 0.0
         self._length[lanes] = 0
         return finished

@@ -5,6 +5,7 @@ inference latency <= step time x (groups - 1).
 """
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -76,13 +77,15 @@ class Group:
     def transitions(self) -> tuple[int, int]:
         """Env and agent transitions of the row just stepped (final rows are none)."""
         t, num_envs = self.row - 1, self.env.spec.num_envs
-        alive = np.zeros(num_envs, bool)
+        alive: list[np.ndarray] = []
         agent_steps = 0
         for lanes in self.lanes:
-            valid = lanes.block["valid"][t]
-            alive |= valid.reshape(num_envs, -1).any(axis=1)
-            agent_steps += int(np.count_nonzero(valid & lanes.block["acting"][t]))
-        return int(np.count_nonzero(alive)), agent_steps
+            fields = lanes.block.fields
+            valid = fields["valid"][t]
+            agent_steps += int(np.count_nonzero(valid & fields["acting"][t]))
+            is_alone = len(valid) == num_envs
+            alive.append(valid if is_alone else valid.reshape(num_envs, -1).any(axis=1))
+        return int(np.count_nonzero(reduce(np.logical_or, alive))), agent_steps
 
     def cut(self) -> None:
         """Send the full blocks and wait for leave to begin the next."""

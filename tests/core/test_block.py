@@ -95,6 +95,8 @@ def test_block_over_too_small_a_buffer_is_refused():
 def test_block_rows_of_an_env_are_views_of_lanes_in_env_order():
     block = Block.allocate(ROUTE)
     rows, outcome = block.observation_rows(AGENT, 1), block.outcome_rows(1)
+    assert rows is block.observation_rows(AGENT, 1)  # a slot's views are made once
+    assert rows is not block.observation_rows(AGENT, 0)
     rows.obs["obs"][2, 1] = [1, 2, 3]
     rows.first[0, 1] = True
     outcome.reward[1, 0] = 7
