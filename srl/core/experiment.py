@@ -118,6 +118,9 @@ class TrainersConfig:
     """Where they compute: cpu, cuda (of several, each has a GPU of its own), cuda:1."""
     threads: int | None = None
     """Compute threads of each trainer; None: as `threads` says."""
+    staging: Literal["thread", "inline"] = "thread"
+    """When blocks are gathered into batches: beside the learning, in a thread, or between two
+    batches. In one process it is the latter."""
 
     def __post_init__(self) -> None:
         check_threads("trainers.threads", self.threads)

@@ -55,6 +55,8 @@ class Connector(Protocol):
 
     staging_thread: bool
     """Whether the trainer stages blocks in a thread of its own."""
+    restores_blocks: bool
+    """Whether blocks under way, staged ones too, are part of checkpoints."""
     group: Group
     """The trainer's place among those of its policy."""
 
@@ -95,6 +97,7 @@ class InlineConnector:
     """Streams within this process."""
 
     staging_thread = False
+    restores_blocks = True
     group: Group = Alone()
 
     def __init__(self, plan: Plan) -> None:
@@ -153,7 +156,7 @@ class InlineConnector:
 class ShmConnector:
     """Streams of one host, over inherited arenas and sockets in one folder."""
 
-    staging_thread = True
+    restores_blocks = False
 
     def __init__(
         self,
@@ -164,6 +167,7 @@ class ShmConnector:
         group: Group,
     ) -> None:
         self.group = group
+        self.staging_thread = plan.experiment["trainers"]["staging"] == "thread"
         self._plan = plan
         self._arenas = arenas
         self._folder = folder
@@ -442,6 +446,7 @@ def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Work
         staging,
         None if worker.index else connector.publisher(route),
         thread=StagingThread(staging, consumer) if connector.staging_thread else None,
+        saves_staged=connector.restores_blocks,
         total_env_steps=plan.experiment["stop"]["env_steps"],
         ranks=connector.group.meeting,
     )

@@ -6,9 +6,9 @@ where its actor wrote it into its columns of the batch, and its slot is free aga
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import zmq
@@ -113,6 +113,10 @@ class Staging:
         else:
             self._consumer.recv(0)  # still greets producers that join meanwhile
         self._deal()
+
+    def pollables(self) -> Sequence[Any]:
+        """Readable when blocks arrive."""
+        return self._consumer.pollables()
 
     @property
     def has_full(self) -> bool:

@@ -62,10 +62,11 @@ class Trainer:
         thread: StagingThread | None,
         total_env_steps: int | None,
         ranks: Collective | None = None,
+        saves_staged: bool = True,
     ) -> None:
         """Train `learner`; with `thread` None, staging happens inside `step`.
 
-        `publisher` is rank 0's.
+        `publisher` is rank 0's. What is staged is saved with `saves_staged`, where there is no thread.
         """
         self.name = name
         self.telemetry = Telemetry()
@@ -73,6 +74,7 @@ class Trainer:
         self._learner = learner
         self._staging = staging
         self._thread = thread
+        self._saves_staged = saves_staged and thread is None
         self._publisher = publisher
         self._total_env_steps = total_env_steps
         self._env_steps = 0
@@ -125,8 +127,8 @@ class Trainer:
         return True
 
     def pollables(self) -> Sequence[Any]:
-        """Readable when the staging thread has filled a batch."""
-        return () if self._thread is None else (self._thread.full.fd,)
+        """Readable when the staging thread has filled a batch; without one, when blocks arrive."""
+        return self._staging.pollables() if self._thread is None else (self._thread.full.fd,)
 
     def close(self) -> None:
         """Leave the other ranks, stop staging and leave both streams."""
@@ -141,7 +143,7 @@ class Trainer:
             self._publisher.close()
 
     def save(self) -> Arrays:
-        """Learner, counters and — where staging is not a thread — what is staged."""
+        """Learner, counters and — where blocks are part of checkpoints — what is staged."""
         if self._is_learning:
             raise WorkerError(
                 f"{self.name} has nothing to save: the other ranks left it in the middle of a "
@@ -149,16 +151,16 @@ class Trainer:
             )
         state = {f"learner.{k}": v for k, v in self._learner.save().items()}
         state["counters"] = np.array([self.version, self._env_steps, self._train_samples], np.int64)
-        if self._thread is None:
+        if self._saves_staged:
             state |= {f"staging.{k}": v for k, v in self._staging.save().items()}
         return state
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what `save` returned; what was staged comes back only without a thread."""
+        """Take over what `save` returned; what was staged comes back where it is saved."""
         self._learner.load(subset(state, "learner."))
         self.version, self._env_steps, self._train_samples = (int(n) for n in state["counters"])
         staged = subset(state, "staging.")
-        if self._thread is None and staged:
+        if self._saves_staged and staged:
             self._staging.load(staged, self.version)
         else:
             self._staging.rebase(self.version)

@@ -11,6 +11,7 @@ import srl
 TOPOLOGIES = {
     "inline inference": {"inference": "inline"},
     "inline inference, two actors": {"inference": "inline", "actors__count": 2},
+    "staged between batches": {"inference": "inline", "trainers__staging": "inline"},
     "one policy worker": {"inference": "shm", "policies__count": 1},
     "two policy workers": {"inference": "shm", "policies__count": 2, "max_staleness": 2},
 }

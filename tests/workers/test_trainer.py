@@ -21,7 +21,7 @@ LAYOUT = Layout(route_spec(AGENT, FakePolicy(AGENT).records), rows=3, lanes=2, e
 
 
 class Made:
-    def __init__(self, max_staleness=0, total_env_steps=None, ranks=None):
+    def __init__(self, max_staleness=0, total_env_steps=None, ranks=None, saves_staged=True):
         buffer = Arena.heap(block_arena_bytes(LAYOUT, 1, 8)).buffer
         self.stream = InlineSamples(BlockArena(buffer, LAYOUT, 1, 8))
         self.producer = self.stream.producer(0)
@@ -37,6 +37,7 @@ class Made:
             thread=None,
             total_env_steps=total_env_steps,
             ranks=ranks,
+            saves_staged=saves_staged,
         )
 
     def send(self, fill, version, valid=True):
@@ -305,3 +306,21 @@ def test_ranks_of_different_versions_are_an_error():
             made.trainer.open()
 
     run_ranks(2, work)
+
+
+@pytest.mark.parametrize("saves_staged", [True, False])
+def test_what_is_staged_is_saved_only_where_blocks_come_back(saves_staged):
+    made = Made(saves_staged=saves_staged)
+    made.trainer.open()
+    made.trainer.step()
+    made.send(1, 0)
+    made.trainer.step()
+    state = made.trainer.save()
+    assert any(name.startswith("staging.") for name in state) == saves_staged
+    other = Made(saves_staged=False)  # a run of several processes that goes on from either
+    other.trainer.load({**Made().trainer.save(), **state})
+    other.trainer.open()
+    other.trainer.step()
+    for fill in (1, 2):
+        other.send(fill, 0)
+    assert other.trainer.step()

@@ -33,7 +33,6 @@ FACTORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "staleness": ("max-staleness", ("0", "1")),
     "precision": ("precision", ("fp32", "bf16")),
     "compile": ("compile", ("False", "True")),
-    "channels-last": ("channels-last", ("False", "True")),
     "allocator": ("allocator", ("default", "tuned")),
     "threads": ("threads", ("1", "2")),
 }

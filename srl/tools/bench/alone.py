@@ -85,6 +85,12 @@ def env_threads(experiment: Experiment[Any]) -> int:
     return threads if isinstance(threads, int) and threads > 0 else 64
 
 
+def warms_up(plan: Plan) -> bool:
+    """Whether first calls cost more than others: networks are compiled, or graphs captured."""
+    on_gpu = any(plan.experiment[kind]["device"] != "cpu" for kind in ("policies", "trainers"))
+    return on_gpu or plan.experiment["compile"]
+
+
 @contextmanager
 def _planned(experiment: Experiment[Any]) -> Iterator[Plan]:
     """The plan of the experiment with one actor and one trainer."""
@@ -147,6 +153,7 @@ class _Bench:
         self.actor.telemetry = self.clock
         self.learning = [_Learning(plan, route, self.connector) for route in plan.learning]
         self._env_threads = env_threads
+        self._warms_up = warms_up(plan)
         self._lanes = sum(route.lanes for route in plan.learning)
         self.actor.open()
 
@@ -154,7 +161,8 @@ class _Bench:
         """Fill, stage and learn batches for about so long; costs of each part an env step."""
         rounds = []
         until = time.perf_counter() + seconds
-        while not rounds or time.perf_counter() < until:
+        least = 2 if self._warms_up else 1
+        while len(rounds) < least or time.perf_counter() < until:
             rounds.append(self._round())
         measured = rounds[1:] or rounds  # the first is a warm-up, unless there is time for one only
         return {name: self._summarise(name, [r[name] for r in measured]) for name in rounds[0]}
@@ -219,7 +227,7 @@ def _inference(
             for _ in range(calls):
                 ask()
 
-        samples = repeat(call, seconds / len(sizes))
+        samples = repeat(call, seconds / len(sizes), warms_up=warms_up(bench.plan))
         yield {"batch": size, **cost(samples, calls * size)}
 
 
@@ -317,7 +325,11 @@ def _update(
         other = msgspec.structs.replace(plan, experiment={**plan.experiment, "algorithm": changed})
         learner = make_learner(other, route, other.experiment["trainers"]["device"], Alone())
         arrays = resized(batch, route.layout(), lanes)
-        samples = repeat(lambda: learner.learn(arrays, 0.0), seconds / len(sizes))  # noqa: B023 - called here
+        samples = repeat(
+            lambda: learner.learn(arrays, 0.0),  # noqa: B023 - called here
+            seconds / len(sizes),
+            warms_up=warms_up(plan),
+        )
         yield {"minibatch": size, **cost(samples, lanes * route.rollout)}
 
 

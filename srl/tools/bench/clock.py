@@ -61,15 +61,21 @@ class Clock(Telemetry):
         return spent, counted
 
 
-def repeat(call: Callable[[], object], seconds: float, *, most: int = 30) -> list[Spent]:
-    """Call again and again for about so long; the first call, a warm-up, counts only if it is all."""
+def repeat(
+    call: Callable[[], object], seconds: float, *, most: int = 30, warms_up: bool = False
+) -> list[Spent]:
+    """Call again and again for about so long.
+
+    The first call is a warm-up and does not count, unless it takes all of the time and `warms_up`
+    does not say that it cost more than others (networks are compiled, graphs captured).
+    """
     samples: list[Spent] = []
     until = time.perf_counter() + seconds
     while len(samples) < 2 or (time.perf_counter() < until and len(samples) <= most):
         wall, cpu = time.perf_counter(), time.process_time()
         call()
         samples.append(Spent(time.perf_counter() - wall, time.process_time() - cpu))
-        if len(samples) == 1 and time.perf_counter() >= until:
+        if len(samples) == 1 and time.perf_counter() >= until and not warms_up:
             return samples
     return samples[1:]
 

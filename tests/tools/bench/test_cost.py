@@ -32,6 +32,8 @@ def test_the_first_call_is_a_warm_up_unless_it_is_all():
     assert len(calls) == 4
     assert len(repeat(lambda: calls.append(0), 0.0)) == 1
     assert len(calls) == 5
+    assert len(repeat(lambda: calls.append(0), 0.0, warms_up=True)) == 1
+    assert len(calls) == 7
 
 
 def test_a_clock_counts_and_hands_over_once():
