@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from srl.launch.config import decode_experiment
 from srl.launch.connect import (
     InlineConnector,
     build_worker,
+    make_acting_policy,
     make_learner,
-    make_policy,
     make_staging,
     worker_seed,
 )
@@ -40,9 +41,11 @@ from srl.launch.opening import find_opponents
 from srl.launch.plan import Plan, RoutePlan, make_plan
 from srl.launch.pool import pin
 from srl.launch.process import use_allocator, use_threads
-from srl.learning.staging import Staging
+from srl.learning.staging import HostMemory, Memory, Staging
 from srl.streams.parameters.inline import InlineParameters
 from srl.tools.bench.clock import Clock, Spent, cost, repeat
+from srl.transport.arena import Arena
+from srl.workers.policy import HostGather, PolicyWorker
 
 BATCHES = (1, 4, 16, 64, 256, 1024)
 """Batch sizes of inference, besides the workload's own."""
@@ -68,12 +71,13 @@ def measure(experiment: Experiment[Any], seconds: float) -> dict[str, Any]:
         routes = {}
         for number, route in enumerate(plan.learning):
             share = 1 / len(plan.learning)
-            batch = bench.learning[number].batch
+            learning = bench.learning[number]
+            batch = learning.batch
             routes[route.policy] = {
                 "inference": list(
                     _inference(experiment, bench, route, batch, seconds * _INFERENCE_SHARE * share)
                 ),
-                "update": list(_update(plan, route, batch, seconds * _UPDATE_SHARE * share)),
+                "update": list(_update(plan, route, learning, seconds * _UPDATE_SHARE * share)),
             }
         bench.actor.close()
     return {"parts": rounds, "policies": routes}
@@ -115,7 +119,13 @@ class _Learning:
             plan, route, plan.experiment["trainers"]["device"], Alone()
         )
         consumer = connector.consumer(route, 0)
-        self.staging: Staging = make_staging(plan, route, consumer, num_buffers=1)
+        self.memory: Memory = HostMemory()
+        device = plan.experiment["trainers"]["device"]
+        if device != "cpu":
+            self.memory = _gpu(connector.samples[route.policy].blocks.buffer).GpuMemory(device)
+        self.staging: Staging = make_staging(
+            plan, route, consumer, num_buffers=1, memory=self.memory
+        )
         self.staging.telemetry = self.clock
         self.rows = route.batch * route.rollout * route.lanes
         self.batch: Arrays = {}
@@ -138,8 +148,22 @@ class _Learning:
         with self.clock.time("publish"):
             self.publish()
         self.clock.counters["env_steps"] += batch.env_steps
-        self.batch = batch.arrays
+        self.batch = {name: _on_host(array) for name, array in batch.arrays.items()}
         self.staging.learned(batch, self._version)
+
+
+def _on_host(array: Any) -> np.ndarray:
+    return array if isinstance(array, np.ndarray) else array.cpu().numpy()
+
+
+def _staged(memory: Memory, layout: Layout, arrays: Arrays) -> Arrays:
+    """A batch where a learner gets its batches."""
+    staged: Arrays = {}
+    for field in layout.spec:
+        staged[field.name] = memory.zeros(field, arrays[field.name].shape)
+        memory.copy(staged[field.name], arrays[field.name])
+    memory.wait()
+    return staged
 
 
 class _Bench:
@@ -248,17 +272,24 @@ def _asking(
             client.poll()
 
         return ask
-    from srl.workers.policy import PolicyWorker
-
-    policy = make_policy(
+    device = experiment.policies.device
+    policy = make_acting_policy(
         bench.plan,
         route,
         seed=worker_seed(bench.plan, "policy", 0, route),
-        compute=bench.plan.compute(experiment.policies.device),
+        compute=bench.plan.compute(device),
     )
     parameters = InlineParameters()
     parameters.publish(policy.weights(), 0)
-    return PolicyWorker("policy", policy, _Requests(block, inputs, row), parameters).step
+    gather = HostGather() if device == "cpu" else _gpu(block.buffer).GpuGather(device)
+    return PolicyWorker("policy", policy, _Requests(block, inputs, row), parameters, gather).step
+
+
+def _gpu(buffer: np.ndarray) -> Any:
+    """What hosts with a GPU use, which may read these pages."""
+    gpu = import_module("srl.learning.gpu")
+    gpu.register(buffer)
+    return gpu
 
 
 def _shown(route: RoutePlan, records: Records, batch: Arrays, lanes: int) -> Block:
@@ -267,7 +298,7 @@ def _shown(route: RoutePlan, records: Records, batch: Arrays, lanes: int) -> Blo
     layout = route_layout(
         route.agent_spec(), records, rollout=records.chunk, lanes=lanes, envs=lanes // agents
     )
-    block = Block.allocate(layout)
+    block = Block(layout, Arena.create("bench", layout.nbytes).buffer)
     for name, array in resized(batch, layout, lanes).items():
         target = block[name]
         np.copyto(target, array if array.shape == target.shape else array[: len(target)])
@@ -308,7 +339,7 @@ class _Requests:
 
 
 def _update(
-    plan: Plan, route: RoutePlan, batch: Arrays, seconds: float
+    plan: Plan, route: RoutePlan, learning: _Learning, seconds: float
 ) -> Iterator[dict[str, Any]]:
     """Costs a row and pass by minibatch size, of an update with one pass."""
     options = plan.experiment["algorithm"]
@@ -324,7 +355,8 @@ def _update(
         changed["batch_size"] = lanes * route.rollout
         other = msgspec.structs.replace(plan, experiment={**plan.experiment, "algorithm": changed})
         learner = make_learner(other, route, other.experiment["trainers"]["device"], Alone())
-        arrays = resized(batch, route.layout(), lanes)
+        layout = route.layout()
+        arrays = _staged(learning.memory, layout, resized(learning.batch, layout, lanes))
         samples = repeat(
             lambda: learner.learn(arrays, 0.0),  # noqa: B023 - called here
             seconds / len(sizes),
@@ -340,6 +372,8 @@ def main() -> int:
     experiment = decode_experiment(order.experiment)
     use_allocator(experiment.allocator)
     use_threads(1)
+    for device in {experiment.policies.device, experiment.trainers.device} - {"cpu"}:
+        import_module("srl.learning.gpu").use(device)
     costs = measure(experiment, order.seconds)
     out.write(json.dumps(costs) + "\n")
     return 0
