@@ -8,6 +8,7 @@
 # make learn-half-cheetah  HalfCheetah-v5 by PPO at 1M steps, three seeds (resumable)
 # make learn-pong          Pong by PPO on a GPU host (resumable)
 # make bench   speed, side by side with a CleanRL-style script
+# make bench-scaling       cost of a row by actors, envs and bytes (5 minutes, a quiet machine)
 # make clean   remove what these made
 
 PYTHON ?= python3
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test check slow learn learn-recall learn-match learn-half-cheetah learn-pong bench clean
+.PHONY: train test check slow learn learn-recall learn-match learn-half-cheetah learn-pong bench bench-scaling clean
 
 train: $(VENV)/.installed
 	$(BIN)/srl train cartpole
@@ -49,6 +50,9 @@ learn-half-cheetah: $(VENV)/.installed-dev
 learn-pong: $(VENV)/.installed-dev
 	$(PIP) -e ".[atari]"
 	$(BIN)/python benchmarks/pong.py
+
+bench-scaling: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/scaling.py
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/first_look.py
