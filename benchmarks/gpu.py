@@ -253,10 +253,13 @@ class Host:
         """End them."""
         import shutil
 
+        from srl.learning.gpu import unregister
+
         for process in self.processes:
             process.kill()
             process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+        unregister(self.arenas["samples/main"].buffer)
 
 
 def actor_end(what: str, index: int) -> None:

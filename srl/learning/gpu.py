@@ -22,7 +22,6 @@ from srl.workers.policy import HostGather
 LARGE_BYTES = 256
 """Of a lane's value in a row, from which a field goes to the GPU by itself."""
 _BLOCKING_SYNC = 4
-_ALREADY_REGISTERED = 712
 
 
 def use(device: str) -> None:
@@ -36,14 +35,21 @@ def use(device: str) -> None:
 
 
 def register(buffer: np.ndarray) -> None:
-    """Let the GPU read the pages of an arena."""
+    """Let the GPU read the pages of an arena; they stay mapped until they are unregistered."""
     runtime: Any = torch.cuda.cudart()
     status = int(runtime.cudaHostRegister(buffer.ctypes.data, buffer.nbytes, 0))
-    if status not in (0, _ALREADY_REGISTERED):
+    if status:
         raise WorkerError(
             f"CUDA cannot register {buffer.nbytes / 1e6:.0f} MB of shared memory (error {status}): "
             "raise the limit of locked memory (ulimit -l), or use the CPU"
         )
+
+
+def unregister(buffer: np.ndarray) -> None:
+    """Take the pages back from the GPU: for a process that outlives the arena."""
+    torch.cuda.synchronize()
+    runtime: Any = torch.cuda.cudart()
+    runtime.cudaHostUnregister(buffer.ctypes.data)
 
 
 def is_large(field: Field) -> bool:

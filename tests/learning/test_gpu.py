@@ -23,7 +23,7 @@ LAYOUT = route_layout(AGENT, RECORDS, rollout=6, lanes=5, envs=5)
 
 @pytest.fixture
 def blocks():
-    from srl.learning.gpu import register, use
+    from srl.learning.gpu import register, unregister, use
 
     use("cuda")
     arena = Arena.create("test", 3 * LAYOUT.nbytes)
@@ -39,7 +39,7 @@ def blocks():
         block["step"][:] = rng.integers(0, 5, block["step"].shape)
         made.append(block)
     yield made
-    torch.cuda.synchronize()
+    unregister(arena.buffer)
 
 
 def test_gathered_on_the_gpu_is_what_is_gathered_on_the_host(blocks):
