@@ -40,6 +40,12 @@ def name_bottleneck(splits: Mapping[str, Split]) -> str:
             f"are busy {busy:.0%}); more --actors.groups, --policies.count or --inference inline "
             "help"
         )
+    waiting = sum(share for name, share in actor.items() if name.startswith("wait"))
+    if max(starved, waiting) < 0.1:
+        return (
+            f"the cores: nobody waits for another (the trainer {starved:.0%} of its time, actors "
+            f"{waiting:.0%}); more cores help, or a cheaper env, network or update"
+        )
     working = {k: v for k, v in actor.items() if not k.startswith("wait")}
     busiest = next(iter(working), "env")
     return (

@@ -32,7 +32,8 @@ SECONDS = 120.0
 Options = dict[str, str]
 """Option to value, by their names on the command line."""
 
-_SEARCH_SHARE = 0.6
+_SEARCH_SHARES = (0.35, 0.6)
+"""Of the time, for the search before the final comparison, at least and at most."""
 _LEAST_GAIN = 1.02
 """A setting must be so much faster: less is noise, and the defaults are known."""
 _FINAL_ROUNDS = (3, 5)
@@ -204,7 +205,9 @@ class Search:
         assert default is not None
         one_run = self.clock() - started
         best, best_rate = Options(), default
-        until = started + self.seconds * _SEARCH_SHARE
+        least, most = (self.seconds * share for share in _SEARCH_SHARES)
+        final = 2 * _FINAL_ROUNDS[0] * one_run
+        until = started + max(least, min(most, self.seconds - final))
         for number, dimension in enumerate(self.dimensions):
             now = self.clock()
             share = now + (until - now) / (len(self.dimensions) - number)

@@ -39,6 +39,16 @@ def test_bottleneck_is_sampling_when_the_trainer_starves():
     assert "env (80%)" in words
 
 
+def test_bottleneck_is_the_cores_when_nobody_waits():
+    actor = {"env": 62, "inference": 30, "wait_for_credit": 8}
+    words = name_bottleneck({"actor": actor, "trainer": {"learn": 95, "wait_for_batch": 5}})
+    assert words.startswith("the cores: nobody waits for another (the trainer 5%")
+    assert "actors 8%" in words
+    actor = {"env": 60, "inference": 25, "wait_for_credit": 5, "wait_for_action": 10}
+    words = name_bottleneck({"actor": actor, "trainer": {"learn": 95, "wait_for_batch": 5}})
+    assert words.startswith("sampling")
+
+
 def test_time_that_one_rank_waits_for_another_is_not_work():
     words = name_bottleneck(
         {

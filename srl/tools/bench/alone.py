@@ -298,7 +298,9 @@ def _shown(route: RoutePlan, records: Records, batch: Arrays, lanes: int) -> Blo
     layout = route_layout(
         route.agent_spec(), records, rollout=records.chunk, lanes=lanes, envs=lanes // agents
     )
-    block = Block(layout, Arena.create("bench", layout.nbytes).buffer)
+    arena = Arena.create("bench", layout.nbytes)
+    block = Block(layout, arena.buffer)
+    arena.close()
     for name, array in resized(batch, layout, lanes).items():
         target = block[name]
         np.copyto(target, array if array.shape == target.shape else array[: len(target)])
