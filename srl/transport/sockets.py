@@ -11,7 +11,6 @@ import zmq
 from srl.core.errors import StreamError
 from srl.transport.codec import Header, pack, unpack
 
-
 # As plain numbers: operations on zmq's enums cost more than the calls they are for.
 _EVENTS, _READABLE, _DONTWAIT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.DONTWAIT)
 
@@ -93,7 +92,7 @@ class Client:
 def _drain(endpoint: Server | Client) -> list[Message]:
     socket, messages = endpoint.socket, []
     # Asked first, for mostly there is nothing: an exception would cost ten times as much.
-    while socket.getsockopt(_EVENTS) & _READABLE:
+    while socket.getsockopt(_EVENTS) & _READABLE:  # pyright: ignore[reportOperatorIssue] - a number
         try:
             parts = socket.recv_multipart(_DONTWAIT)
         except zmq.Again:  # only a part of it was here, or it was no message to us
