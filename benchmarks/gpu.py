@@ -385,7 +385,10 @@ def bare_graph(batch: int) -> Callable[[], int]:
         with torch.cuda.graph(graph):
             act()
 
+    kept = act  # what the graph reads and writes must stay where it is
+
     def step() -> int:
+        assert kept is act
         graph.replay()
         torch.cuda.synchronize()
         return batch
