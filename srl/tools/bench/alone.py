@@ -171,6 +171,8 @@ class _Bench:
 
     def __init__(self, plan: Plan, *, env_threads: int) -> None:
         self.plan = plan
+        self.kept: list[Block] = []
+        """Blocks whose pages a GPU may read as long as this process lives."""
         self.connector = InlineConnector(plan)
         self.actor: Worker = build_worker(plan, plan.of_kind("actor")[0].name, self.connector)
         self.clock = Clock()
@@ -281,6 +283,7 @@ def _asking(
     )
     parameters = InlineParameters()
     parameters.publish(policy.weights(), 0)
+    bench.kept.append(block)
     gather = HostGather() if device == "cpu" else _gpu(block.buffer).GpuGather(device)
     return PolicyWorker("policy", policy, _Requests(block, inputs, row), parameters, gather).step
 

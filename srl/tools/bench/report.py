@@ -1,7 +1,6 @@
 """Results as JSON and as a table; the host they were measured on."""
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -13,6 +12,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from srl.tools.cgroup import cpu_quota
+from srl.tools.doctor import usable_cores
 
 _PACKAGES = ("srl", "torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco", "pettingzoo")
 
@@ -32,10 +34,9 @@ def host() -> dict[str, Any]:
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores that this process may use, of those it sees and by the limits of its container."""
+    quota = cpu_quota()
+    return usable_cores() if quota is None else min(usable_cores(), max(1, round(quota)))
 
 
 def cpu_model() -> str:

@@ -3,6 +3,9 @@
 import json
 import xml.etree.ElementTree as ET
 
+import pytest
+
+from srl.tools.bench import report
 from srl.tools.bench.plot import write_bars
 from srl.tools.bench.report import host, print_table, write_json
 
@@ -17,6 +20,13 @@ def test_the_host_is_described(tmp_path):
     write_json(tmp_path / "deep" / "host.json", facts)
     assert json.loads((tmp_path / "deep" / "host.json").read_text()) == facts
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["host.json"]
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 8), (2.5, 2), (0.5, 1), (16.0, 8)])
+def test_cores_are_those_that_may_be_used(monkeypatch, quota, cores):
+    monkeypatch.setattr(report, "usable_cores", lambda: 8)
+    monkeypatch.setattr(report, "cpu_quota", lambda: quota)
+    assert report.num_cores() == cores
 
 
 def test_a_table_shows_every_cell(capsys):
