@@ -17,8 +17,9 @@ def read(): return [(datetime.datetime.strptime(m[1], "%Y-%m-%d %H:%M:%S,%f").ti
 while True:
     time.sleep(1); pts = read()
     if p.poll() is not None: sys.exit(f"Sample Factory ended with {p.returncode}:\n{text()[-3000:]}")
-    if pts and pts[-1][0]-pts[0][0] >= A.warm_s+A.secs: break
-a = next(x for x in pts if x[0]-pts[0][0] >= A.warm_s); b = pts[-1]; mid = pts[(pts.index(a)+len(pts)-1)//2]
+    a = next((x for x in pts if x[0]-pts[0][0] >= A.warm_s), None)
+    if a and pts[-1][0]-a[0] >= A.secs: break
+b = pts[-1]; mid = pts[(pts.index(a)+len(pts)-1)//2]
 f = lambda x, y: round((y[1]-x[1])/max(1e-9, y[0]-x[0])/A.frameskip)
 rw = re.findall(r"Avg episode reward: \[\(0, '([-\d.]+)'\)\]", text())
 print(json.dumps(dict(peer="sample-factory", steps_s=f(a, b), window=round(b[0]-a[0], 2), halves=[f(a, mid), f(mid, b)], sampled_s=round((b[2]-a[2])/max(1e-9, b[0]-a[0])), ret=rw[-1] if rw else None, args=args)), flush=True)
