@@ -259,6 +259,9 @@ class Experiment(Generic[AlgorithmT]):
     inference: Substrate = "auto"
     """Where actions are computed: inline (in the actor) or shm (policy workers); auto: shm where
     policies.count or policies.device ask for policy workers."""
+    acting: Literal["auto", "torch"] = "auto"
+    """What computes actions on a CPU: auto (NumPy where the algorithm has such a policy: faster for
+    small networks, and actors import no torch), or torch always."""
     samples: Substrate = "auto"
     """How blocks travel: inline (one process) or shm (shared memory)."""
     max_staleness: int = 1

@@ -363,7 +363,7 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
         envs=envs,
         batch=batch,
         slots=actors.groups + queued + 1,
-        small=small_policies([algorithm], [routed.agent]),
+        small=small_policies([algorithm], [routed.agent]) if experiment.acting == "auto" else (),
     )
 
 
@@ -409,7 +409,9 @@ def _plan_frozen(
         small=small_policies(
             [decode_algorithm(opponent.algorithm) for opponent in opponents],
             [AgentSpec.from_dict(opponent.agent) for opponent in opponents],
-        ),
+        )
+        if experiment.acting == "auto"
+        else (),
     )
 
 

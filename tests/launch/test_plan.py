@@ -51,6 +51,7 @@ def test_plan_names_the_policy_without_torch_where_there_is_one():
     assert sent.routes[0].small == plan.routes[0].small
     remembering = replace(made.algorithm, memory="gru", chunk=8)
     assert make_plan(replace(made, algorithm=remembering)).routes[0].small == ()
+    assert make_plan(replace(made, acting="torch")).routes[0].small == ()
 
 
 def test_algorithm_need_not_offer_a_policy_without_torch():

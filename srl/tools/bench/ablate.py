@@ -29,6 +29,7 @@ _OWN = {"factors": str, "repeats": int, "seconds": float, "warm-up": float, "jso
 FACTORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "groups": ("actors.groups", ("1", "2", "4")),
     "inference": ("inference", ("inline", "shm")),
+    "acting": ("acting", ("auto", "torch")),
     "staging": ("trainers.staging", ("thread", "inline")),
     "staleness": ("max-staleness", ("0", "1")),
     "precision": ("precision", ("fp32", "bf16")),
@@ -107,7 +108,9 @@ def levels_of(
                 experiment = find(name, [*arguments, f"--{option}", value])
                 if _resolved(experiment) == _resolved(base):
                     continue
-                make_plan(experiment)
+                plan = make_plan(experiment)
+                if option == "acting" and plan.routes == make_plan(base).routes:
+                    raise ConfigError("these networks have no other policy than torch's")
             except ConfigError as error:
                 yield Level(factor, option, value, None, str(error))
                 continue

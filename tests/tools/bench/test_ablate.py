@@ -45,6 +45,15 @@ def test_what_cannot_be_run_says_why(monkeypatch):
     assert reasons["magic on/off"] == "there is no such option"
 
 
+def test_acting_is_a_factor_where_there_is_a_choice():
+    _, found = levels(["acting"])
+    assert [level.label for level in found] == ["acting torch"]
+    assert found[0].experiment is not None
+    _, found = levels(["acting"], "--algorithm.memory", "gru", "--algorithm.chunk", "8")
+    assert [level.experiment for level in found] == [None]
+    assert "no other policy than torch's" in found[0].reason
+
+
 def test_rounds_are_interleaved_and_a_failure_is_not_repeated(monkeypatch):
     base, found = levels(["groups"])
     order = []
