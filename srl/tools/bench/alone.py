@@ -74,6 +74,8 @@ def measure(experiment: Experiment[Any], seconds: float) -> dict[str, Any]:
             learning = bench.learning[number]
             batch = learning.batch
             routes[route.policy] = {
+                "lanes_an_env": route.lanes // route.envs,
+                "served": route.lanes * experiment.actors.count,
                 "inference": list(
                     _inference(experiment, bench, route, batch, seconds * _INFERENCE_SHARE * share)
                 ),
@@ -215,9 +217,9 @@ class _Bench:
         for learning in self.learning:
             theirs, counts = learning.clock.take()
             for name in ("stage", "update", "publish"):
-                before = parts.get(name, (Spent(0, 0), counts["env_steps"], 0))[0]
+                before, _, rows_before = parts.get(name, (Spent(0, 0), 0, 0))
                 total = _sum(before, theirs[name])
-                parts[name] = (total, counts["env_steps"], learning.rows)
+                parts[name] = (total, counts["env_steps"], rows_before + learning.rows)
             inside = _sum(inside, theirs["stage"])
         rest = Spent(loop.wall - inside.wall, loop.cpu - inside.cpu)
         return {**parts, "loop": (rest, env_steps, rows)}

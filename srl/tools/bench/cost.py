@@ -80,7 +80,7 @@ def ideal(costs: Mapping[str, Any], experiment: Experiment[Any], cores: int) -> 
         place = "cpu"
         if part == "inference" and experiment.inference_substrate != "inline":
             place = experiment.policies.device
-            spent[part] = _served(costs, experiment, on_gpu=place != "cpu")
+            spent[part] = _served(costs, on_gpu=place != "cpu")
         elif part == "update" and experiment.trainers.device != "cpu":
             place, spent[part] = experiment.trainers.device, parts[part]["wall_us"]
         place = "cuda:0" if place == "cuda" else place
@@ -101,14 +101,13 @@ def ideal(costs: Mapping[str, Any], experiment: Experiment[Any], cores: int) -> 
     }
 
 
-def _served(costs: Mapping[str, Any], experiment: Experiment[Any], *, on_gpu: bool) -> float:
+def _served(costs: Mapping[str, Any], *, on_gpu: bool) -> float:
     """Inference an env step where policy workers answer: one request of every actor at a time."""
-    total, share = 0.0, costs["parts"]["inference"]
-    lanes_an_env = share["core_us"] / share["core_us_a_row"] if share["core_us_a_row"] else 1.0
+    total = 0.0
     for policy in costs["policies"].values():
-        largest = policy["inference"][-1]
-        total += largest["wall_us" if on_gpu else "core_us"] * lanes_an_env
-    return total / len(costs["policies"])
+        own = next(e for e in policy["inference"] if e["batch"] == policy["served"])
+        total += own["wall_us" if on_gpu else "core_us"] * policy["lanes_an_env"]
+    return total
 
 
 def show(result: Mapping[str, Any]) -> None:

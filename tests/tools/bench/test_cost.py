@@ -70,8 +70,12 @@ def costs(**core_us):
         name: {"core_us": us, "wall_us": us / 2, "core_us_a_row": us / 2}  # two agents an env
         for name, us in core_us.items()
     }
-    table = [{"batch": 64, "core_us": 3.0, "wall_us": 1.5}]
-    return {"parts": parts, "policies": {"main": {"inference": table, "update": []}}}
+    table = [
+        {"batch": 64, "core_us": 3.0, "wall_us": 1.5},
+        {"batch": 1024, "core_us": 1.0, "wall_us": 0.5},
+    ]
+    main = {"lanes_an_env": 2, "served": 64, "inference": table, "update": []}
+    return {"parts": parts, "policies": {"main": main}}
 
 
 def test_the_ideal_is_all_cores_busy_with_nothing_else():
