@@ -31,10 +31,10 @@ from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.errors import ConfigError
 from srl.core.spec import Field, Spec
-from srl.nets.acting import acting
+from srl.nets.acting import begin_acting
 from srl.nets.actor_critic import ActorCritic
 from srl.nets.chunks import Chunks
-from srl.nets.graphs import Graphed
+from srl.nets.graphs import GraphedByShape
 from srl.nets.mlp import Activation
 from srl.nets.optimiser import Adam
 from srl.nets.recurrent import memory_state
@@ -206,17 +206,22 @@ class PPOPolicy:
         # on the CPU whatever the device: equal seeds sample alike, and checkpoints change device
         self._generator = torch.Generator().manual_seed(seed)
         self._action = agent.action
-        self._sampling = acting(self._sample, self.device)
-        self._best = acting(self._take_best, self.device)
+        self.ahead = int(self.device.type == "cuda")
+        self._begin = begin_acting(self._sample, self.device)
+        self._begin_greedy = begin_acting(self._take_best, self.device)
 
     def act(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Sample actions for N lanes."""
+        return self.begin(inputs)()
+
+    def begin(self, inputs: Mapping[str, np.ndarray]) -> Callable[[], Arrays]:
+        """Begin to sample actions for N lanes: a GPU computes while its host does other things."""
         noise = draw_noise(self._action, len(inputs["first"]), self._generator)
-        return self._sampling({**inputs, "noise": noise})
+        return self._begin({**inputs, "noise": noise})
 
     def act_greedy(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Take the most likely actions for N lanes."""
-        return self._best(inputs)
+        return self._begin_greedy(inputs)()
 
     def _sample(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         distribution, value, state = self.network(*self._observe(inputs))
@@ -349,7 +354,7 @@ class PPO:
             self.policy.network.compile()
         is_graph = self.policy.device.type == "cuda" and config.memory == "none" and ranks.size == 1
         if is_graph:
-            self._update = Graphed(self._step)
+            self._update = GraphedByShape(self._step)
         if is_graph or compute.compile:
             self._size = -(-config.minibatch_size // self.policy.records.chunk)
 

@@ -3,7 +3,7 @@
 The learner turns batches into new weights. Neither knows of streams, processes or hosts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -151,6 +151,21 @@ class NamedPolicy:
     """`module:Object`, called with the AgentSpec, `seed` and the options; returns a Policy."""
     options: dict[str, Any]
     """Plain values: they travel as JSON."""
+
+
+@runtime_checkable
+class ActsAhead(Protocol):
+    """A policy on an accelerator, which computes while its worker gathers the next requests."""
+
+    ahead: int
+    """Batches to begin before the oldest is waited for: 1, or 0 where nothing is gained by it."""
+
+    def begin(self, inputs: Mapping[str, np.ndarray]) -> Callable[[], Arrays]:
+        """Like `act`, but returns at once: what it returns waits for the outputs.
+
+        At most `ahead + 1` are under way; their outputs are overwritten by the second `begin` after.
+        """
+        ...
 
 
 @runtime_checkable

@@ -3,7 +3,9 @@
 Axes: `N` lanes.
 """
 
+import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,77 +16,120 @@ from srl.nets.graphs import Graphed
 from srl.nets.tensors import array_of, tensor_of
 
 Tensors = dict[str, Tensor]
-Act = Callable[[Mapping[str, np.ndarray | Tensor]], Arrays]
+Shown = Mapping[str, np.ndarray | Tensor]
+_SPIN_SECONDS = 5e-4
+"""How long a core is kept busy for an answer before it is left to others."""
 
 
-def acting(function: Callable[[Tensors], Tensors], device: torch.device) -> Act:
-    """`function` of named tensors `[N, *shape]` as one of arrays; on a GPU, a CUDA graph.
+def begin_acting(
+    function: Callable[[Tensors], Tensors], device: torch.device
+) -> Callable[[Shown], Callable[[], Arrays]]:
+    """`function` of named tensors `[N, *shape]` as one of arrays.
 
-    The arrays it returns may be overwritten by the next call.
+    What it returns waits for the answer, which the second call after may overwrite.
     """
     if device.type == "cuda":
-        return _OnGpu(function, device)
+        return _GpuActing(function, device).begin
 
-    def act(inputs: Mapping[str, np.ndarray | Tensor]) -> Arrays:
+    def act(inputs: Shown) -> Callable[[], Arrays]:
         with torch.inference_mode():
             outputs = function({name: tensor_of(x, device) for name, x in inputs.items()})
-            return {name: array_of(x) for name, x in outputs.items()}
+            answer = {name: array_of(x) for name, x in outputs.items()}
+        return lambda: answer
 
     return act
 
 
-class _OnGpu:
-    """Replays a graph for the next larger of a few batch sizes; all answers come back in one copy."""
+class _GpuActing:
+    """A CUDA graph for each of a few batch sizes; all answers of a batch come back in one copy."""
 
     def __init__(self, function: Callable[[Tensors], Tensors], device: torch.device) -> None:
         self._function = function
         self._device = device
-        self._graphed = Graphed(self._packed)
-        self._static: dict[int, Tensors] = {}
-        self._answer = torch.empty(0, dtype=torch.uint8)
-        self._done = torch.cuda.Event(blocking=True)  # waits without keeping a core busy
+        self._sizes: dict[int, _Size] = {}
+        self._turn = 0
+        self._answers = [_Answer(), _Answer()]  # one is read while the next is computed
 
-    def __call__(self, inputs: Mapping[str, np.ndarray | Tensor]) -> Arrays:
-        """Show, act, answer."""
+    def begin(self, inputs: Shown) -> Callable[[], Arrays]:
+        """Show and act; what is returned waits for the answer."""
         num_lanes = len(next(iter(inputs.values())))
+        self._turn = 1 - self._turn
+        answer = self._answers[self._turn]
         with torch.inference_mode():
-            static = self._show(inputs, num_lanes)
-            packed, parts = self._graphed(static)
-            if len(self._answer) < len(packed):
-                self._answer = torch.empty(2 * len(packed), dtype=torch.uint8, pin_memory=True)
-            self._answer[: len(packed)].copy_(packed, non_blocking=True)
-            self._done.record()
-            self._done.synchronize()
-        return self._unpack(parts, num_lanes)
+            size = self._size(inputs, num_lanes)
+            for name, x in inputs.items():
+                given = x if isinstance(x, Tensor) else torch.from_numpy(x)
+                size.inputs[name][:num_lanes].copy_(given, non_blocking=True)
+            answer.take(size.run(), size.parts, num_lanes)
+        return answer.wait
 
-    def _show(self, inputs: Mapping[str, np.ndarray | Tensor], num_lanes: int) -> Tensors:
-        size = bucket(num_lanes)
-        static = self._static.get(size)
-        if static is None:
+    def _size(self, inputs: Shown, num_lanes: int) -> "_Size":
+        rows = bucket(num_lanes)
+        size = self._sizes.get(rows)
+        if size is None:
             tensors = {name: torch.as_tensor(x) for name, x in inputs.items()}
-            static = self._static[size] = {
-                name: torch.zeros((size, *x.shape[1:]), dtype=x.dtype, device=self._device)
+            shown = {
+                name: torch.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=self._device)
                 for name, x in tensors.items()
             }
-            (static,) = self._graphed.inputs(static)
-            self._static[size] = static
-        for name, x in inputs.items():
-            given = x if isinstance(x, Tensor) else torch.from_numpy(x)
-            static[name][:num_lanes].copy_(given, non_blocking=True)
-        return static
+            size = self._sizes[rows] = _Size(self._function, shown)
+        return size
 
-    def _packed(self, inputs: Tensors) -> tuple[Tensor, Tensors]:
-        outputs = self._function(inputs)
-        parts = {name: x.contiguous() for name, x in outputs.items()}
-        return torch.cat([x.reshape(-1).view(torch.uint8) for x in parts.values()]), parts
 
-    def _unpack(self, parts: Tensors, num_lanes: int) -> Arrays:
-        answer, start, outputs = self._answer.numpy(), 0, {}
-        for name, part in parts.items():
-            stop = start + part.numel() * part.element_size()
-            dtype = torch.empty(0, dtype=part.dtype).numpy().dtype
-            outputs[name] = answer[start:stop].view(dtype).reshape(part.shape)[:num_lanes]
-            start = stop
+class _Size:
+    """A function at one batch size."""
+
+    def __init__(self, function: Callable[[Tensors], Tensors], inputs: Tensors) -> None:
+        self.inputs = inputs
+        """What it reads."""
+        self.parts: list[tuple[str, int, np.dtype[Any], tuple[int, ...]]] = []
+        """Of what it returns, packed: name, bytes, dtype and shape of each."""
+        self._function = function
+        self._graphed = Graphed(self._packed, inputs)
+
+    def run(self) -> Tensor:
+        """All outputs in one tensor of bytes."""
+        return self._graphed()
+
+    def _packed(self, inputs: Tensors) -> Tensor:
+        outputs = {name: x.contiguous() for name, x in self._function(inputs).items()}
+        self.parts = [
+            (name, x.nbytes, torch.empty(0, dtype=x.dtype).numpy().dtype, tuple(x.shape))
+            for name, x in outputs.items()
+        ]
+        return torch.cat([x.reshape(-1).view(torch.uint8) for x in outputs.values()])
+
+
+class _Answer:
+    """Where the outputs of a batch arrive on the host."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._bytes = self._buffer.numpy()
+        self._done = torch.cuda.Event(blocking=True)  # waits without keeping a core busy
+        self._parts: list[tuple[str, int, np.dtype[Any], tuple[int, ...]]] = []
+        self._num_lanes = 0
+
+    def take(self, packed: Tensor, parts: list[Any], num_lanes: int) -> None:
+        """Begin to copy what was packed."""
+        if len(self._buffer) < len(packed):
+            self._buffer = torch.empty(2 * len(packed), dtype=torch.uint8, pin_memory=True)
+            self._bytes = self._buffer.numpy()
+        self._buffer[: len(packed)].copy_(packed, non_blocking=True)
+        self._done.record()
+        self._parts, self._num_lanes = parts, num_lanes
+
+    def wait(self) -> Arrays:
+        """The outputs, for the lanes that were shown."""
+        deadline = time.perf_counter() + _SPIN_SECONDS
+        while not self._done.query():
+            if time.perf_counter() > deadline:
+                self._done.synchronize()
+        start, outputs = 0, {}
+        for name, nbytes, dtype, shape in self._parts:
+            part = self._bytes[start : start + nbytes].view(dtype).reshape(shape)
+            outputs[name] = part[: self._num_lanes]
+            start += nbytes
         return outputs
 
 

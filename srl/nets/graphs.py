@@ -1,7 +1,7 @@
 """Functions of tensors on a GPU, replayed as CUDA graphs: one launch instead of hundreds."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,65 +31,61 @@ def tensors_of(nest: Any) -> list[Tensor]:
     return found
 
 
-class Graphed:
-    """A function whose calls with tensors of the same shapes are replayed.
+class Graphed(Generic[T]):
+    """A function of fixed tensors, which the caller fills before each call.
 
-    Its results are overwritten by the next call with these shapes. It may change tensors of its own
-    (weights), but must read nothing else that changes, and must never look at a value on the host.
+    The first calls run as they are, then one is captured, and all others replay it: the result is
+    overwritten by the next. The function may change tensors of its own (weights), but must read
+    nothing else that changes, and must never look at a value on the host.
     """
 
-    def __init__(self, function: Callable[..., T]) -> None:
+    def __init__(self, function: Callable[..., T], *arguments: Any) -> None:
         self._function = function
-        self._captures: dict[tuple[Any, ...], _Capture] = {}
-        self._pool: Any = None
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Like the function: arguments are nests of tensors on one GPU."""
-        key = tuple((x.shape, x.dtype) for x in tensors_of(arguments))
-        capture = self._captures.get(key)
-        if capture is None:
-            capture = self._captures[key] = _Capture(self._function, arguments)
-        self._pool = capture.run(arguments, self._pool)
-        return capture.results
-
-    def inputs(self, *example: Any) -> Any:
-        """The tensors that a call with shapes like these reads: filled in place, nothing is copied."""
-        key = tuple((x.shape, x.dtype) for x in tensors_of(example))
-        if key not in self._captures:
-            self._captures[key] = _Capture(self._function, example)
-        return self._captures[key].arguments
-
-
-class _Capture:
-    """One function at one set of shapes."""
-
-    def __init__(self, function: Callable[..., Any], arguments: Any) -> None:
-        self._function = function
-        self.arguments = map_tensors(torch.empty_like, arguments)
-        self.results: Any = None
+        self._arguments = arguments
+        self._result: T | None = None
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream()
 
-    def run(self, arguments: Any, pool: Any) -> Any:
-        """Call, capture or replay; returns the memory pool that captures share."""
-        for mine, theirs in zip(tensors_of(self.arguments), tensors_of(arguments), strict=True):
-            if mine is not theirs:
-                mine.copy_(theirs, non_blocking=True)
-        if self._graph is not None:
+    def __call__(self) -> T:
+        """What the function returns for what its tensors hold now."""
+        if self._graph is None:
+            self._run()
+        else:
             self._graph.replay()
-            return pool
+        assert self._result is not None
+        return self._result
+
+    def _run(self) -> None:
         self._calls += 1
         self._stream.wait_stream(torch.cuda.current_stream())
         if self._calls <= _EAGER_CALLS:
             with torch.cuda.stream(self._stream):
-                self.results = self._function(*self.arguments)
+                self._result = self._function(*self._arguments)
         else:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
-                self.results = self._function(*self.arguments)
+            with torch.cuda.graph(graph, stream=self._stream):
+                self._result = self._function(*self._arguments)
             self._graph = graph
             graph.replay()
-            pool = graph.pool()
         torch.cuda.current_stream().wait_stream(self._stream)
-        return pool
+
+
+class GraphedByShape:
+    """A function of tensors, each set of shapes a graph of its own."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._graphs: dict[tuple[Any, ...], tuple[list[Tensor], Graphed[Any]]] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Like the function: arguments are nests of tensors on one GPU."""
+        given = tensors_of(arguments)
+        key = tuple((x.shape, x.dtype) for x in given)
+        if key not in self._graphs:
+            fixed = map_tensors(torch.empty_like, arguments)
+            self._graphs[key] = tensors_of(fixed), Graphed(self._function, *fixed)
+        targets, graphed = self._graphs[key]
+        for target, x in zip(targets, given, strict=True):
+            target.copy_(x, non_blocking=True)
+        return graphed()

@@ -1,11 +1,13 @@
 """The policy worker: answers the action requests of many actors in one batch."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from srl.core.algorithm import Policy
+from srl.core.algorithm import ActsAhead, Policy
 from srl.core.arrays import Arrays
 from srl.core.block import Stack
 from srl.core.errors import StreamError
@@ -70,6 +72,7 @@ class PolicyWorker:
         parameters: ParameterSubscriber,
         gather: Gather | None = None,
     ) -> None:
+        """Answer by `policy`; where it acts ahead, the next batch is begun before one is answered."""
         self.name = name
         self.telemetry = Telemetry()
         self._policy = policy
@@ -77,6 +80,8 @@ class PolicyWorker:
         self._parameters = parameters
         self._version = -1
         self._gather = gather or HostGather()
+        self._under_way: deque[_UnderWay] = deque()
+        self._ahead = policy.ahead if isinstance(policy, ActsAhead) else 0
 
     def open(self) -> None:
         """Nothing to prepare: the first parameters come with the first request."""
@@ -84,19 +89,12 @@ class PolicyWorker:
     def step(self) -> bool:
         """Answer everything that has arrived, in one batch: the longer it waits, the larger."""
         requests = self._server.recv()
-        if not requests:
-            return False
-        with self.telemetry.time("fetch"):
-            self._refresh(max(request.min_version for request in requests))
-        with self.telemetry.time("gather"):
-            inputs = self._gather(requests)
-        with self.telemetry.time("forward"):
-            outputs = self._policy.act(inputs)
-        with self.telemetry.time("reply"):
-            self._reply(requests, outputs)
-        self.telemetry.counters["batches"] += 1
-        self.telemetry.counters["requests"] += len(requests)
-        return True
+        if requests:
+            self._begin(requests)
+        if self._under_way and not (requests and len(self._under_way) <= self._ahead):
+            self._finish(self._under_way.popleft())
+            return True
+        return bool(requests)
 
     def pollables(self) -> Sequence[Any]:
         """The request socket."""
@@ -125,10 +123,40 @@ class PolicyWorker:
                 f"version {min_version} was asked for, but only {self._version} is published"
             )
 
-    def _reply(self, requests: Sequence[Request], outputs: Arrays) -> None:
-        start = 0
-        for request in requests:
-            stop = start + len(next(iter(request.inputs.values())))
-            answer = {name: array[start:stop] for name, array in outputs.items()}
-            self._server.reply(request, answer, self._version)
-            start = stop
+    def _begin(self, requests: Sequence[Request]) -> None:
+        with self.telemetry.time("fetch"):
+            self._refresh(max(request.min_version for request in requests))
+        with self.telemetry.time("gather"):
+            inputs = self._gather(requests)
+        with self.telemetry.time("forward"):
+            policy = self._policy
+            if isinstance(policy, ActsAhead):
+                outputs = policy.begin(inputs)
+            else:
+                outputs = partial(_same, policy.act(inputs))
+        self._under_way.append(_UnderWay(requests, outputs, self._version))
+        self.telemetry.counters["batches"] += 1
+        self.telemetry.counters["requests"] += len(requests)
+
+    def _finish(self, batch: "_UnderWay") -> None:
+        with self.telemetry.time("forward"):
+            outputs = batch.outputs()
+        with self.telemetry.time("reply"):
+            start = 0
+            for request in batch.requests:
+                stop = start + len(next(iter(request.inputs.values())))
+                answer = {name: array[start:stop] for name, array in outputs.items()}
+                self._server.reply(request, answer, batch.version)
+                start = stop
+
+
+class _UnderWay(NamedTuple):
+    """A batch that a policy was shown."""
+
+    requests: Sequence[Request]
+    outputs: Callable[[], Arrays]
+    version: int
+
+
+def _same(outputs: Arrays) -> Arrays:
+    return outputs

@@ -127,3 +127,37 @@ def test_stacks_of_several_requests_are_written_once_each_into_one_batch():
     again = gather(requests)
     assert np.shares_memory(again["obs"], batch["obs"])
     assert [block["obs"][0, 0, 0] for block in blocks] == [1, 100]
+
+
+class AheadPolicy(FakePolicy):
+    """One that is told when to have computed."""
+
+    ahead = 1
+
+    def __init__(self, agent):
+        super().__init__(agent)
+        self.log = []
+
+    def begin(self, inputs):
+        outputs = {name: array.copy() for name, array in self.act(inputs).items()}
+        number = len(self.batches)
+        self.log.append(f"begin {number}")
+        return lambda: (self.log.append(f"wait {number}"), outputs)[1]
+
+
+def test_the_next_batch_is_begun_before_the_last_is_waited_for():
+    server, parameters, policy = FakeServer(), InlineParameters(), AheadPolicy(AGENT)
+    parameters.publish({"weight": np.float32(0)}, 0)
+    worker = PolicyWorker("policy-0", policy, server, parameters)
+    server.ask(0, 0, [1])
+    assert worker.step()
+    assert server.answers == []
+    parameters.publish({"weight": np.float32(100)}, 1)
+    server.ask(1, 0, [2])
+    assert worker.step()
+    assert policy.log == ["begin 1", "begin 2", "wait 1"]
+    assert worker.step()
+    assert policy.log[-1] == "wait 2"
+    assert not worker.step()
+    found = [(c, outputs["mark"].tolist(), version) for c, _, outputs, version in server.answers]
+    assert found == [(0, [2.0], 0), (1, [104.0], 1)]
