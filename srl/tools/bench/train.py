@@ -17,10 +17,11 @@ from srl.tools.bench.report import host, num_cores, print_table, say, write_json
 from srl.tools.bench.window import Window, run_window
 
 USAGE = (
-    "srl bench train NAME [--seconds 20] [--warm-up 5] [--repeats 1] [--cost F.json] "
+    "srl bench train NAME [--auto] [--seconds 20] [--warm-up 5] [--repeats 1] [--cost F.json] "
     "[--cost-seconds 60] [--json F.json] [--a.b value ...]"
 )
 _OWN = {
+    "auto": None,
     "seconds": float,
     "warm-up": float,
     "repeats": int,
@@ -35,6 +36,10 @@ _LEAST_SHARE = 0.005
 def main(words: Sequence[str]) -> int:
     """Entry point of the command."""
     name, own, rest = read_words(words, USAGE, _OWN)
+    if "auto" in own:
+        from srl.tools.tune import auto
+
+        rest = auto(name, rest)
     experiment = find(name, rest)
     if experiment.launcher != "local":
         raise ConfigError("srl bench train measures real processes: --launcher local")

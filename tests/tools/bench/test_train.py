@@ -7,6 +7,8 @@ import pytest
 from srl import cli
 from srl.api import find_experiment
 from srl.core.errors import ConfigError, WorkerError
+from srl.tools import tune
+from srl.tools.bench import report
 from srl.tools.bench import train as bench_train
 from srl.tools.bench import window as windows
 from srl.tools.bench.train import main, missing, missing_in_words, summarise
@@ -163,3 +165,21 @@ def test_the_command_takes_costs_and_writes_what_it_prints(tmp_path, monkeypatch
     (tmp_path / "x.json").write_text("{}")
     assert cli.main(["bench", "train", *base, "--cost", "x.json"]) == 2
     assert "srl bench cost" in capfd.readouterr().err
+
+
+def test_a_tuned_setting_is_measured_where_asked(tmp_path, monkeypatch):
+    monkeypatch.setenv("SRL_CACHE", str(tmp_path))
+    words = TINY.split()[:2] + TINY.split()[4:]
+    place = tune.place_of(find_experiment("toy/identity", words))
+    report.write_json(place, {"options": {"actors.groups": "1"}})
+    seen = []
+
+    def run(experiment, *, warm_up, window):
+        seen.append((experiment.actors.groups, warm_up, window))
+        raise WorkerError("enough")
+
+    monkeypatch.setattr(bench_train, "run_window", run)
+    monkeypatch.setattr(bench_train, "measure_cost", lambda *_: COSTS)
+    with pytest.raises(WorkerError, match="enough"):
+        main(["toy/identity", *words, "--auto"])
+    assert seen == [(1, 5.0, 20.0)]
