@@ -32,12 +32,14 @@ SECONDS = 120.0
 Options = dict[str, str]
 """Option to value, by their names on the command line."""
 
-_SEARCH_SHARES = (0.35, 0.6)
+_SEARCH_SHARES = (0.5, 0.6)
 """Of the time, for the search before the final comparison, at least and at most."""
 _LEAST_GAIN = 1.02
 """A setting must be so much faster: less is noise, and the defaults are known."""
-_FINAL_ROUNDS = (3, 5)
-"""Rounds of the final comparison, at least and at most."""
+_SURE_GAIN = 1.05
+"""So much faster it must be in each round, where there are only the least."""
+_FINAL_ROUNDS = (2, 3, 5)
+"""Rounds of the final comparison: at least; where there is time for a longer search; at most."""
 _NOT_TUNED = ("seed", "out", "stop", "checkpoint", "evaluation", "metrics", "init_from", "name")
 """What a tuned setting does not depend on."""
 
@@ -206,7 +208,7 @@ class Search:
         one_run = self.clock() - started
         best, best_rate = Options(), default
         least, most = (self.seconds * share for share in _SEARCH_SHARES)
-        final = 2 * _FINAL_ROUNDS[0] * one_run
+        final = 2 * _FINAL_ROUNDS[1] * one_run
         until = started + max(least, min(most, self.seconds - final))
         for number, dimension in enumerate(self.dimensions):
             now = self.clock()
@@ -238,7 +240,7 @@ class Search:
         """The defaults and the best again, in turn; it is better if it is in every round."""
         ours: list[float | None] = []
         defaults: list[float | None] = []
-        least, most = _FINAL_ROUNDS
+        least, _, most = _FINAL_ROUNDS
         while len(ours) < least or (len(ours) < most and self.clock() + 2 * one_run < until):
             turns = [(defaults, Options()), (ours, best)]
             for rates, options in turns if len(ours) % 2 == 0 else turns[::-1]:
@@ -248,7 +250,7 @@ class Search:
             ratio["median"] is not None
             and ratio["median"] >= _LEAST_GAIN
             and len(ratio["ratios"]) == len(ours)
-            and min(ratio["ratios"]) > 1
+            and min(ratio["ratios"]) > (1 if len(ours) > least else _SURE_GAIN)
         )
         return {"defaults": defaults, "best": ours, **ratio, "is_better": is_better}
 

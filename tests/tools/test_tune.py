@@ -67,6 +67,21 @@ def test_defaults_are_kept_unless_they_are_beaten_in_every_final_round():
     assert not found["comparison"]["is_better"]
 
 
+def test_two_rounds_must_be_won_clearly():
+    slow = 24.0  # seconds: 120 s have room for two candidates and two rounds
+
+    def kept(rates):
+        runs = Runs({(): 100, ("1",): rates, ("2",): 50, ("1", "x"): 1})
+        found = Search(
+            runs, lambda options: True, [A, B], 120.0, clock=lambda: runs.now / 5 * slow
+        ).search()
+        assert len(found["comparison"]["ratios"]) == 2
+        return found["options"]
+
+    assert kept([200, 106, 120]) == {"a": "1"}
+    assert kept([200, 104, 120]) == {}
+
+
 def test_what_is_not_faster_is_not_compared():
     runs = Runs({(): 100, ("1",): 101, ("2",): None, ("x",): 90})
     found = runs.search([A, B])
