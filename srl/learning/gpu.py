@@ -92,7 +92,10 @@ class GpuGather:
         self._raw: dict[str, torch.Tensor] = {}
 
     def __call__(self, requests: Sequence[Request]) -> Arrays:
-        """What the policy is shown: arrays of small fields, tensors of large ones."""
+        """What the policy is shown: arrays `[N, ...]` of small fields, and of large ones tensors.
+
+        These are `[requests, L, ...]`: a stack is turned where the policy copies it to.
+        """
         shown: dict[str, Any] = {}
         for name, example in requests[0].inputs.items():
             large = example.dtype.itemsize * int(np.prod(example.shape[1:])) >= LARGE_BYTES
@@ -107,16 +110,17 @@ class GpuGather:
         if raw is None or len(raw) < len(rows) or raw.shape[1:] != wanted[1:]:
             shape = (2 * len(rows), *wanted[1:])
             raw = self._raw[name] = torch.empty(shape, dtype=pages[0].dtype, device=self._device)
-        for target, page in zip(raw, pages, strict=False):
-            target.copy_(page, non_blocking=True)
+        for i, page in enumerate(pages):
+            raw[i].copy_(page, non_blocking=True)
         raw = raw[: len(rows)]
         if not isinstance(rows[0], Stack):
-            return raw.flatten(0, 1)
-        turned = raw.transpose(1, 2).flatten(0, 1)  # [requests, stack, L] to [N, stack]
-        before = [x.before() if isinstance(x, Stack) else None for x in rows]
+            return raw
+        turned = raw.transpose(1, 2)  # [requests, stack, L] to [requests, L, stack]
+        before = [x.before() for x in rows if isinstance(x, Stack)]
         if any(mask is not None for mask in before):
+            turned = turned.contiguous()
             nothing = np.zeros(rows[0].shape[:2], np.bool_)
-            mask = np.concatenate([nothing if m is None else m for m in before])
+            mask = np.stack([nothing if m is None else m for m in before])
             where = torch.from_numpy(mask).to(self._device, non_blocking=True)
-            turned.masked_fill_(where.reshape(*mask.shape, *[1] * (turned.ndim - 2)), 0)
+            turned.masked_fill_(where.reshape(*mask.shape, *[1] * (turned.ndim - 3)), 0)
         return turned

@@ -26,6 +26,7 @@ def begin_acting(
 ) -> Callable[[Shown], Callable[[], Arrays]]:
     """`function` of named tensors `[N, *shape]` as one of arrays.
 
+    Among these must be `first`, `[N]`; tensors on a GPU are `[n, m, *shape]` with n·m lanes.
     What it returns waits for the answer, which the second call after may overwrite.
     """
     if device.type == "cuda":
@@ -52,14 +53,15 @@ class _GpuActing:
 
     def begin(self, inputs: Shown) -> Callable[[], Arrays]:
         """Show and act; what is returned waits for the answer."""
-        num_lanes = len(next(iter(inputs.values())))
+        num_lanes = len(inputs["first"])
         self._turn = 1 - self._turn
         answer = self._answers[self._turn]
         with torch.inference_mode():
             size = self._size(inputs, num_lanes)
             for name, x in inputs.items():
                 given = x if isinstance(x, Tensor) else torch.from_numpy(x)
-                size.inputs[name][:num_lanes].copy_(given, non_blocking=True)
+                target = size.inputs[name][:num_lanes]
+                target.view(given.shape).copy_(given, non_blocking=True)
             answer.take(size.run(), size.parts, num_lanes)
         return answer.wait
 
@@ -67,11 +69,12 @@ class _GpuActing:
         rows = bucket(num_lanes)
         size = self._sizes.get(rows)
         if size is None:
-            tensors = {name: torch.as_tensor(x) for name, x in inputs.items()}
-            shown = {
-                name: torch.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=self._device)
-                for name, x in tensors.items()
-            }
+            shown = {}
+            for name, x in inputs.items():
+                given = torch.as_tensor(x)
+                lead = 2 if given.is_cuda else 1  # requests and their lanes, or lanes
+                shape = (rows, *given.shape[lead:])
+                shown[name] = torch.zeros(shape, dtype=given.dtype, device=self._device)
             size = self._sizes[rows] = _Size(self._function, shown)
         return size
 

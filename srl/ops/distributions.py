@@ -35,8 +35,8 @@ class Categorical:
         self.log_probs = logits.log_softmax(-1)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """`[N]` actions by `noise`, `[N, n]`: argmax of p / Exp(1) is distributed as p."""
-        return (self.log_probs - noise.log()).argmax(-1)
+        """`[N]` actions by `noise`, `[N, n]` uniform: argmax of p / Exp(1) is distributed as p."""
+        return (self.log_probs - (-noise.log()).log()).argmax(-1)
 
     def mode(self) -> Tensor:
         """`[N]` most likely actions."""
@@ -116,11 +116,11 @@ class DiagonalGaussian:
 
 
 def draw_noise(action: ActionSpace, num_rows: int, generator: torch.Generator) -> Tensor:
-    """What `sample` needs for `num_rows` actions: exponential for choices, normal for numbers."""
+    """What `sample` needs for `num_rows` actions: uniform for choices, normal for numbers."""
     if isinstance(action, Box):
         return torch.empty(num_rows, *action.shape).normal_(generator=generator)
     choices = action.n if isinstance(action, Discrete) else sum(action.nvec)
-    return torch.empty(num_rows, choices).exponential_(generator=generator)
+    return torch.rand(num_rows, choices, generator=generator)
 
 
 Distribution = Categorical | MultiCategorical | DiagonalGaussian

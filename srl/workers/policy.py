@@ -81,7 +81,9 @@ class PolicyWorker:
         self._version = -1
         self._gather = gather or HostGather()
         self._under_way: deque[_UnderWay] = deque()
-        self._ahead = policy.ahead if isinstance(policy, ActsAhead) else 0
+        self._ahead, self._act = 0, partial(_act, policy)
+        if isinstance(policy, ActsAhead):  # asked once: a protocol takes long to tell
+            self._ahead, self._act = policy.ahead, policy.begin
 
     def open(self) -> None:
         """Nothing to prepare: the first parameters come with the first request."""
@@ -129,11 +131,7 @@ class PolicyWorker:
         with self.telemetry.time("gather"):
             inputs = self._gather(requests)
         with self.telemetry.time("forward"):
-            policy = self._policy
-            if isinstance(policy, ActsAhead):
-                outputs = policy.begin(inputs)
-            else:
-                outputs = partial(_same, policy.act(inputs))
+            outputs = self._act(inputs)
         self._under_way.append(_UnderWay(requests, outputs, self._version))
         self.telemetry.counters["batches"] += 1
         self.telemetry.counters["requests"] += len(requests)
@@ -158,5 +156,6 @@ class _UnderWay(NamedTuple):
     version: int
 
 
-def _same(outputs: Arrays) -> Arrays:
-    return outputs
+def _act(policy: Policy, inputs: Arrays) -> Callable[[], Arrays]:
+    outputs = policy.act(inputs)
+    return lambda: outputs
