@@ -18,11 +18,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 RECIPE = (
     "srl train pong --trainers.device cuda --policies.device cuda --inference shm "
-    "--actors.count 14 --actors.envs 32 --algorithm.rollout 32 --algorithm.batch-size 8192 "
+    "--actors.count 16 --actors.envs 32 --algorithm.rollout 32 --algorithm.batch-size 8192 "
     "--algorithm.minibatch-size 1024 --algorithm.learning-rate 5e-4 --stop.return 19.5 "
     "--evaluation.episodes 20 --checkpoint.seconds 60"
 )
-"""For 16 cores and one GPU: 14 actors, a policy worker and a trainer."""
+"""For 16 cores and one GPU: an actor a core; a policy worker and a trainer share the GPU."""
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srl.core.algorithm import Arrays, NamedPolicy, Records
+from srl.core.algorithm import Arrays, NamedPolicy, Pending, Records
 from srl.core.collective import Collective
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec
@@ -212,16 +212,16 @@ class PPOPolicy:
 
     def act(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Sample actions for N lanes."""
-        return self.begin(inputs)()
+        return self.begin(inputs).outputs()
 
-    def begin(self, inputs: Mapping[str, np.ndarray]) -> Callable[[], Arrays]:
+    def begin(self, inputs: Mapping[str, np.ndarray]) -> Pending:
         """Begin to sample actions for N lanes: a GPU computes while its host does other things."""
         noise = draw_noise(self._action, len(inputs["first"]), self._generator)
         return self._begin({**inputs, "noise": noise})
 
     def act_greedy(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Take the most likely actions for N lanes."""
-        return self._begin_greedy(inputs)()
+        return self._begin_greedy(inputs).outputs()
 
     def _sample(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         distribution, value, state = self.network(*self._observe(inputs))

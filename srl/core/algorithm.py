@@ -3,7 +3,7 @@
 The learner turns batches into new weights. Neither knows of streams, processes or hosts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -160,12 +160,39 @@ class ActsAhead(Protocol):
     ahead: int
     """Batches to begin before the oldest is waited for: 1, or 0 where nothing is gained by it."""
 
-    def begin(self, inputs: Mapping[str, np.ndarray]) -> Callable[[], Arrays]:
-        """Like `act`, but returns at once: what it returns waits for the outputs.
+    def begin(self, inputs: Mapping[str, np.ndarray]) -> "Pending":
+        """Like `act`, but returns at once.
 
         At most `ahead + 1` are under way; their outputs are overwritten by the second `begin` after.
         """
         ...
+
+
+class Pending(Protocol):
+    """Outputs that are being computed."""
+
+    def is_ready(self) -> bool:
+        """Whether `outputs` need not be waited for, or not by a core that is kept busy."""
+        ...
+
+    def outputs(self) -> Arrays:
+        """Wait for them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Done:
+    """Outputs that are there already."""
+
+    arrays: Arrays
+
+    def is_ready(self) -> bool:
+        """They are."""
+        return True
+
+    def outputs(self) -> Arrays:
+        """At once."""
+        return self.arrays
 
 
 @runtime_checkable

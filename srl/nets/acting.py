@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from srl.core.algorithm import Done, Pending
 from srl.core.arrays import Arrays
 from srl.nets.graphs import Graphed
 from srl.nets.tensors import array_of, tensor_of
@@ -23,20 +24,19 @@ _SPIN_SECONDS = 5e-4
 
 def begin_acting(
     function: Callable[[Tensors], Tensors], device: torch.device
-) -> Callable[[Shown], Callable[[], Arrays]]:
+) -> Callable[[Shown], Pending]:
     """`function` of named tensors `[N, *shape]` as one of arrays.
 
     Among these must be `first`, `[N]`; tensors on a GPU are `[n, m, *shape]` with n·m lanes.
-    What it returns waits for the answer, which the second call after may overwrite.
+    The second call after may overwrite the answer.
     """
     if device.type == "cuda":
         return _GpuActing(function, device).begin
 
-    def act(inputs: Shown) -> Callable[[], Arrays]:
+    def act(inputs: Shown) -> Pending:
         with torch.inference_mode():
             outputs = function({name: tensor_of(x, device) for name, x in inputs.items()})
-            answer = {name: array_of(x) for name, x in outputs.items()}
-        return lambda: answer
+            return Done({name: array_of(x) for name, x in outputs.items()})
 
     return act
 
@@ -51,8 +51,8 @@ class _GpuActing:
         self._turn = 0
         self._answers = [_Answer(), _Answer()]  # one is read while the next is computed
 
-    def begin(self, inputs: Shown) -> Callable[[], Arrays]:
-        """Show and act; what is returned waits for the answer."""
+    def begin(self, inputs: Shown) -> Pending:
+        """Show and act."""
         num_lanes = len(inputs["first"])
         self._turn = 1 - self._turn
         answer = self._answers[self._turn]
@@ -63,7 +63,7 @@ class _GpuActing:
                 target = size.inputs[name][:num_lanes]
                 target.view(given.shape).copy_(given, non_blocking=True)
             answer.take(size.run(), size.parts, num_lanes)
-        return answer.wait
+        return answer
 
     def _size(self, inputs: Shown, num_lanes: int) -> "_Size":
         rows = bucket(num_lanes)
@@ -112,6 +112,7 @@ class _Answer:
         self._done = torch.cuda.Event(blocking=True)  # waits without keeping a core busy
         self._parts: list[tuple[str, int, np.dtype[Any], tuple[int, ...]]] = []
         self._num_lanes = 0
+        self._spin_until = 0.0
 
     def take(self, packed: Tensor, parts: list[Any], num_lanes: int) -> None:
         """Begin to copy what was packed."""
@@ -120,14 +121,18 @@ class _Answer:
             self._bytes = self._buffer.numpy()
         self._buffer[: len(packed)].copy_(packed, non_blocking=True)
         self._done.record()
+        self._spin_until = time.perf_counter() + _SPIN_SECONDS
         self._parts, self._num_lanes = parts, num_lanes
 
-    def wait(self) -> Arrays:
-        """The outputs, for the lanes that were shown."""
-        deadline = time.perf_counter() + _SPIN_SECONDS
-        while not self._done.query():
-            if time.perf_counter() > deadline:
-                self._done.synchronize()
+    def is_ready(self) -> bool:
+        """Whether they are there, or late."""
+        return self._done.query() or time.perf_counter() > self._spin_until
+
+    def outputs(self) -> Arrays:
+        """Of the lanes that were shown."""
+        while not self.is_ready():
+            pass
+        self._done.synchronize()
         start, outputs = 0, {}
         for name, nbytes, dtype, shape in self._parts:
             part = self._bytes[start : start + nbytes].view(dtype).reshape(shape)

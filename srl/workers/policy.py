@@ -1,13 +1,13 @@
 """The policy worker: answers the action requests of many actors in one batch."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from srl.core.algorithm import ActsAhead, Policy
+from srl.core.algorithm import ActsAhead, Done, Pending, Policy
 from srl.core.arrays import Arrays
 from srl.core.block import Stack
 from srl.core.errors import StreamError
@@ -93,10 +93,11 @@ class PolicyWorker:
         requests = self._server.recv()
         if requests:
             self._begin(requests)
-        if self._under_way and not (requests and len(self._under_way) <= self._ahead):
+        if not self._under_way:
+            return False
+        if len(self._under_way) > self._ahead or self._under_way[0].pending.is_ready():
             self._finish(self._under_way.popleft())
-            return True
-        return bool(requests)
+        return True
 
     def pollables(self) -> Sequence[Any]:
         """The request socket."""
@@ -131,14 +132,14 @@ class PolicyWorker:
         with self.telemetry.time("gather"):
             inputs = self._gather(requests)
         with self.telemetry.time("forward"):
-            outputs = self._act(inputs)
-        self._under_way.append(_UnderWay(requests, outputs, self._version))
+            pending = self._act(inputs)
+        self._under_way.append(_UnderWay(requests, pending, self._version))
         self.telemetry.counters["batches"] += 1
         self.telemetry.counters["requests"] += len(requests)
 
     def _finish(self, batch: "_UnderWay") -> None:
         with self.telemetry.time("forward"):
-            outputs = batch.outputs()
+            outputs = batch.pending.outputs()
         with self.telemetry.time("reply"):
             start = 0
             for request in batch.requests:
@@ -152,10 +153,9 @@ class _UnderWay(NamedTuple):
     """A batch that a policy was shown."""
 
     requests: Sequence[Request]
-    outputs: Callable[[], Arrays]
+    pending: Pending
     version: int
 
 
-def _act(policy: Policy, inputs: Arrays) -> Callable[[], Arrays]:
-    outputs = policy.act(inputs)
-    return lambda: outputs
+def _act(policy: Policy, inputs: Arrays) -> Pending:
+    return Done(policy.act(inputs))

@@ -136,13 +136,25 @@ class AheadPolicy(FakePolicy):
 
     def __init__(self, agent):
         super().__init__(agent)
-        self.log = []
+        self.log, self.is_done = [], False
 
     def begin(self, inputs):
         outputs = {name: array.copy() for name, array in self.act(inputs).items()}
         number = len(self.batches)
         self.log.append(f"begin {number}")
-        return lambda: (self.log.append(f"wait {number}"), outputs)[1]
+        return Later(self, number, outputs)
+
+
+class Later:
+    def __init__(self, policy, number, arrays):
+        self.policy, self.number, self.arrays = policy, number, arrays
+
+    def is_ready(self):
+        return self.policy.is_done
+
+    def outputs(self):
+        self.policy.log.append(f"wait {self.number}")
+        return self.arrays
 
 
 def test_the_next_batch_is_begun_before_the_last_is_waited_for():
@@ -151,11 +163,15 @@ def test_the_next_batch_is_begun_before_the_last_is_waited_for():
     worker = PolicyWorker("policy-0", policy, server, parameters)
     server.ask(0, 0, [1])
     assert worker.step()
+    assert worker.step()
     assert server.answers == []
     parameters.publish({"weight": np.float32(100)}, 1)
     server.ask(1, 0, [2])
     assert worker.step()
     assert policy.log == ["begin 1", "begin 2", "wait 1"]
+    assert worker.step()
+    assert policy.log[-1] == "wait 1"
+    policy.is_done = True
     assert worker.step()
     assert policy.log[-1] == "wait 2"
     assert not worker.step()
