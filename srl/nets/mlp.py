@@ -38,7 +38,7 @@ class Mlp(nn.Module):
         self.layers = nn.ModuleList(layers)
         # for actors, looking these up in modules costs as much as the products themselves
         self._weights = [(layer.bias, layer.weight) for layer in layers]
-        self._activation = {"tanh": torch.tanh, "relu": torch.relu}[activation]
+        self._activation = {"tanh": torch.tanh_, "relu": torch.relu_}[activation]  # in place
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, num_inputs]` to `[N, num_features]`."""
