@@ -396,7 +396,10 @@ def test_the_committed_settings_of_ours_are_options_that_there_are(name):
         experiment = find(name, setting.words)
         assert experiment.algorithm.minibatch_size == WORKLOADS[name].minibatch
         assert experiment.algorithm.epochs == WORKLOADS[name].epochs
-        assert experiment.actors.count * experiment.actors.envs == WORKLOADS[name].envs
+        # every side chooses its number of envs, as many steps of each are a batch
+        envs = experiment.actors.count * experiment.actors.envs
+        assert experiment.algorithm.rollout == WORKLOADS[name].rollout
+        assert experiment.algorithm.batch_size == envs * WORKLOADS[name].rollout
 
 
 def test_busy_cores_is_a_number_of_cores():
