@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -64,8 +65,12 @@ def test_ranks_sum_and_gather(tmp_path):
 
 def _lose(folder, rank):
     group = _join(folder, rank)
+    joined = folder / "joined"
     if rank == 1:
+        while not joined.exists():  # the other one may still be joining
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
+    joined.touch()
     for ranks in (group.meeting, group.learner):
         with pytest.raises(StreamError, match="rank 0 of the 2 trainers of policy 'main' has lost"):
             ranks.gather([1.0])
