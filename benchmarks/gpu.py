@@ -1,8 +1,9 @@
 """What a host with a GPU reaches, each beside its own ceiling, in one call; results into gpu.json.
 
-    python benchmarks/gpu.py [trainer] [fed] [policy] [toy] [raw] [pong] [--seconds 15]
+    python benchmarks/gpu.py [trainer] [fed] [policy] [toy] [pong] [--seconds 15]
 
-- raw: random actions in one process of AtariVectorEnv a core; pong: PPO through a policy worker.
+- pong: PPO through a policy worker, between two measurements of what one process of AtariVectorEnv a
+  core steps with random actions.
 - trainer: batches on the GPU; fed: through the sample stream, 4 epochs; each beside a bare loop of
   forward, backward and Adam.
 - policy: a policy worker that answers processes which only ask, beside a bare CUDA graph.
@@ -12,6 +13,7 @@
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -56,11 +58,17 @@ def main() -> None:
             traceback.print_exc()
             results[name] = {"failed": f"{type(error).__name__}: {error}"}
         print(f"{name} ({time.monotonic() - start:.0f} s): {json.dumps(results[name])}", flush=True)
-        if "raw" in results and "pong" in results and "env_steps_per_second" in results["pong"]:
-            share = results["pong"]["env_steps_per_second"] / results["raw"]["env_steps_per_second"]
-            results["pong"]["share_of_raw"] = round(share, 3)
         options.results.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
+
+
+def beside(pairs: list[tuple[float, float]], bare: str = "bare") -> dict[str, float]:
+    """Medians of rates of a bare loop and of ours, measured in turn."""
+    return {
+        bare: round(float(np.median([b for b, _ in pairs]))),
+        "ours": round(float(np.median([o for _, o in pairs]))),
+        "share": round(float(np.median([o / b for b, o in pairs])), 3),
+    }
 
 
 # --- the learner -----------------------------------------------------------------------------
@@ -203,9 +211,7 @@ def trainer(options: Any) -> dict[str, Any]:
         ]
         name = "compiled" if compile_ else "eager"
         results[name] = {
-            "bare": round(float(np.median([b for b, _ in rates]))),
-            "ours": round(float(np.median([o for _, o in rates]))),
-            "share": round(float(np.median([o / b for b, o in rates])), 3),
+            **beside(rates),
         }
         print(name, results[name], flush=True)
     return results
@@ -230,8 +236,16 @@ class Host:
         buffers = {name: arena.buffer for name, arena in self.arenas.items()}
         self.connector = ShmConnector(plan, buffers, self.folder, 1, Alone())
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.is_registered = False
 
-    def start(self, what: str, count: int) -> None:
+    def build(self, name: str) -> Any:
+        """A worker in this process."""
+        from srl.launch.connect import build_worker
+
+        self.is_registered = True
+        return build_worker(self.plan, name, self.connector)
+
+    def start(self, what: str, count: int) -> list[subprocess.Popen[bytes]]:
         """Start `count` such processes."""
         order = {
             "plan": msgspec.json.encode(self.plan).decode(),
@@ -248,6 +262,7 @@ class Host:
             process.stdin.write(json.dumps(order).encode() + b"\n")
             process.stdin.flush()  # they end when it closes
             self.processes.append(process)
+        return self.processes[-count:]
 
     def close(self) -> None:
         """End them."""
@@ -259,11 +274,12 @@ class Host:
             process.kill()
             process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
-        unregister(self.arenas["samples/main"].buffer)
+        if self.is_registered:
+            unregister(self.arenas["samples/main"].buffer)
 
 
-def actor_end(what: str, index: int) -> None:
-    """A process of `Host`: sends blocks as fast as it may, or asks for actions again and again."""
+def one_end(what: str, index: int) -> None:
+    """A process of `Host`: sends blocks as fast as it may, asks for actions, or answers them."""
     import zmq
 
     from srl.core.collective import Alone
@@ -293,6 +309,8 @@ def actor_end(what: str, index: int) -> None:
             grant.block["acting"][:] = True
             grant.block["version"][:] = grant.min_version
             producer.send(grant)
+    if what == "policy":
+        answer(plan, index, connector, Path(order["folder"]))
     client = connector.client(route, index)
     shape = plan.experiment["actors"]["count"], route.slots
     blocks = BlockArena(buffers[f"samples/{route.policy}"], route.layout(), *shape)
@@ -310,10 +328,27 @@ def actor_end(what: str, index: int) -> None:
             poller.poll(200)
 
 
-def fed(options: Any) -> dict[str, Any]:
-    """Samples/s of a trainer fed through the sample stream, beside the bare loop with copies."""
+def answer(plan: Any, index: int, connector: Any, folder: Path) -> None:
+    """A policy worker, which counts its requests and batches in a file."""
+    import zmq
+
     from srl.launch.connect import build_worker
 
+    counts = np.memmap(folder / f"counts-{index}", np.int64, "r+", shape=(2,))
+    worker: Any = build_worker(plan, f"policy-{index}", connector)
+    worker.open()
+    poller = zmq.Poller()
+    for socket in worker.pollables():
+        poller.register(socket, zmq.POLLIN)
+    while True:
+        if not worker.step():
+            poller.poll(200)
+        counters = worker.telemetry.counters
+        counts[:] = counters["requests"], counters["batches"]
+
+
+def fed(options: Any) -> dict[str, Any]:
+    """Samples/s of a trainer fed through the sample stream, beside the bare loop with copies."""
     results: dict[str, Any] = {"epochs": 4, "minibatch": MINIBATCH}
     for compile_ in (False, True):
         plan = pong_plan(
@@ -322,7 +357,7 @@ def fed(options: Any) -> dict[str, Any]:
         )
         host = Host(plan)
         try:
-            worker = build_worker(plan, "trainer-0", host.connector)
+            worker = host.build("trainer-0")
             worker.open()
             host.start("sender", 4)
 
@@ -338,9 +373,7 @@ def fed(options: Any) -> dict[str, Any]:
                 for _ in range(3)
             ]
             results["compiled" if compile_ else "eager"] = {
-                "bare_with_copies": round(float(np.median([b for b, _ in rates]))),
-                "ours": round(float(np.median([o for _, o in rates]))),
-                "share": round(float(np.median([o / b for b, o in rates])), 3),
+                **beside(rates, "bare_with_copies"),
                 "trainer_seconds": {k: round(v, 2) for k, v in worker.telemetry.seconds.items()},
             }
             print(results, flush=True)
@@ -393,57 +426,65 @@ def bare_graph(batch: int) -> Callable[[], int]:
     return step
 
 
+LANES = 64
+"""Of a request."""
+SERVED = ((64, 3, 1, 1), (64, 4, 1, 2), (1024, 8, 4, 1), (1024, 8, 8, 2))
+"""Batch of the bare graph, clients, groups of each, and policy workers: two batches' worth of lanes."""
+
+
 def policy(options: Any) -> dict[str, Any]:
-    """Answers/s of a policy worker that processes only ask, beside a bare CUDA graph."""
-    import zmq
-
-    from srl.launch.connect import build_worker
-
-    results: dict[str, Any] = {"precision": "bf16"}
-    for batch, clients, groups in ((64, 3, 1), (1024, 8, 4)):
+    """Answers/s of policy workers that processes only ask, beside a bare CUDA graph."""
+    results: dict[str, Any] = {"precision": "bf16", "lanes_of_a_request": LANES}
+    for batch, clients, groups, workers in SERVED:
         plan = pong_plan(
-            **{"actors.count": clients, "actors.envs": 64 * groups, "actors.groups": groups},
-            **{"algorithm.batch-size": 32 * 64 * groups * clients},
+            **{"actors.count": clients, "actors.envs": LANES * groups, "actors.groups": groups},
+            **{"algorithm.batch-size": 32 * LANES * groups * clients, "policies.count": workers},
         )
-        host = Host(plan)
-        try:
-            route = plan.routes[0]
-            publisher = host.connector.publisher(route)
-            worker = build_worker(plan, "policy-0", host.connector)
-            publisher.publish(worker._policy.weights(), 0)
-            worker.open()
-            host.start("client", clients)
-            poller = zmq.Poller()
-            for socket in worker.pollables():
-                poller.register(socket, zmq.POLLIN)
-
-            def serve(worker: Any = worker, poller: Any = poller) -> int:
-                before = worker.telemetry.counters["requests"]
-                while not worker.step():
-                    poller.poll(200)
-                return 64 * (worker.telemetry.counters["requests"] - before)
-
-            bare = bare_graph(batch)
-            rate(serve, 2.0, 50)
-            before = dict(worker.telemetry.counters)
-            rates = [
-                (rate(bare, options.seconds / 5, 10), rate(serve, options.seconds / 5, 20))
-                for _ in range(3)
-            ]
-            after = worker.telemetry.counters
-            requests = after["requests"] - before["requests"]
-            results[f"batch {batch}"] = {
-                "bare": round(float(np.median([b for b, _ in rates]))),
-                "ours": round(float(np.median([o for _, o in rates]))),
-                "share": round(float(np.median([o / b for b, o in rates])), 3),
-                "mean_batch": round(64 * requests / (after["batches"] - before["batches"])),
-                "seconds": {k: round(v, 2) for k, v in worker.telemetry.seconds.items()},
-            }
-            print(results, flush=True)
-            worker.close()
-        finally:
-            host.close()
+        found = answers_beside_bare(plan, batch, workers, options.seconds / 5)
+        results[f"batch {batch}, {workers} worker{'s' * (workers > 1)}"] = found
+        print(results, flush=True)
     return results
+
+
+def answers_beside_bare(plan: Any, batch: int, workers: int, seconds: float) -> dict[str, float]:
+    """What `policy` measures, with this plan."""
+    from srl.launch.connect import make_policy
+
+    host, bare = Host(plan), bare_graph(batch)
+    try:
+        route = plan.routes[0]
+        weights = make_policy(plan, route, seed=0, compute=plan.compute("cpu")).weights()
+        host.connector.publisher(route).publish(weights, 0)
+        paths = [Path(host.folder) / f"counts-{index}" for index in range(workers)]
+        counts = [np.memmap(path, np.int64, "w+", shape=(2,)) for path in paths]
+        answering = host.start("policy", workers)
+        host.start("client", plan.experiment["actors"]["count"])
+        deadline = time.monotonic() + 120
+        while not all(count[1] > 50 for count in counts):  # all are ready, and have their graphs
+            if time.monotonic() > deadline or any(p.poll() is not None for p in host.processes):
+                raise RuntimeError(f"a process of the bench does not answer: {counts}")
+            time.sleep(0.1)
+        time.sleep(2)
+        pairs, total = [], np.zeros(2)
+        for _ in range(3):
+            signal_all(answering, signal.SIGSTOP)  # the GPU is the bare graph's alone
+            alone = rate(bare, seconds, 10)
+            signal_all(answering, signal.SIGCONT)
+            time.sleep(0.5)
+            before, start = np.sum(counts, axis=0), time.monotonic()
+            time.sleep(seconds)
+            done, took = np.sum(counts, axis=0) - before, time.monotonic() - start
+            pairs.append((alone, LANES * float(done[0]) / took))
+            total += done
+        return {**beside(pairs), "mean_batch": round(LANES * total[0] / total[1])}
+    finally:
+        host.close()
+
+
+def signal_all(processes: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
+    """Send a signal to every one of them."""
+    for process in processes:
+        process.send_signal(number)
 
 
 # --- whole runs ----------------------------------------------------------------------------------
@@ -518,7 +559,11 @@ def pong(options: Any) -> dict[str, Any]:
         "--algorithm.minibatch-size 2048 --algorithm.learning-rate 5e-4 "
         f"--max-staleness 2 {options.pong}"
     )
-    return run(words, 3 * options.seconds, 30)
+    before = raw(options)["env_steps_per_second"]
+    found = run(words, 3 * options.seconds, 30)
+    after = raw(options)["env_steps_per_second"]  # what else runs on a host changes by the minute
+    share = 2 * found["env_steps_per_second"] / (before + after)
+    return {**found, "raw_before": before, "raw_after": after, "share_of_raw": round(share, 3)}
 
 
 def toy(options: Any) -> dict[str, Any]:
@@ -538,14 +583,13 @@ SECTIONS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "fed": fed,
     "policy": policy,
     "toy": toy,
-    "raw": raw,
     "pong": pong,
 }
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--as-player"]:
         player(int(sys.argv[2]), float(sys.argv[3]))
-    elif sys.argv[1:2] in (["--as-sender"], ["--as-client"]):
-        actor_end(sys.argv[1].removeprefix("--as-"), int(sys.argv[2]))
+    elif sys.argv[1:2] in (["--as-sender"], ["--as-client"], ["--as-policy"]):
+        one_end(sys.argv[1].removeprefix("--as-"), int(sys.argv[2]))
     else:
         main()

@@ -13,6 +13,7 @@ from srl.transport.codec import Header, pack, unpack
 
 # As plain numbers: operations on zmq's enums cost more than the calls they are for.
 _EVENTS, _READABLE, _DONTWAIT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.DONTWAIT)
+_MORE = _DONTWAIT | int(zmq.SNDMORE)
 
 
 class Message(NamedTuple):
@@ -36,7 +37,7 @@ class Server:
     def send(self, peer: bytes, header: Header, *frames: bytes) -> bool:
         """Send to one client; False where it is gone or its queue is full."""
         try:
-            self.socket.send_multipart([peer, pack(header), *frames], _DONTWAIT)
+            _send(self.socket, peer, pack(header), *frames)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
@@ -71,7 +72,7 @@ class Client:
     def send(self, header: Header, *frames: bytes) -> bool:
         """Queue a message for the server; False where the queue is full."""
         try:
-            self.socket.send_multipart([pack(header), *frames], _DONTWAIT)
+            _send(self.socket, pack(header), *frames)
         except zmq.Again:
             return False
         return True
@@ -87,6 +88,14 @@ class Client:
     def close(self) -> None:
         """Close the socket."""
         self.socket.close()
+
+
+def _send(socket: "zmq.Socket[bytes]", *parts: bytes) -> None:
+    """What `send_multipart` does, without its arithmetic on enums."""
+    *before, last = parts
+    for part in before:
+        socket.send(part, _MORE)
+    socket.send(last, _DONTWAIT)
 
 
 def _drain(endpoint: Server | Client) -> list[Message]:

@@ -55,6 +55,8 @@ _CONFIGURE_SECONDS = 60.0
 _REPORT_SECONDS = 0.25
 _WAIT_MILLISECONDS = 200
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_ACTOR_NICENESS = 5
+"""Where actors keep every core busy, who answers all of them must not wait its turn for one."""
 
 
 def main(fd: int) -> int:
@@ -173,6 +175,8 @@ def _build(
     connector = ShmConnector(plan, buffers, configure.socket_folder, configure.incarnation, group)
     worker = build_worker(plan, configure.worker, connector)
     use_threads(plan.threads(planned.kind))
+    if planned.kind == "actor" and plan.inference != "inline":
+        os.nice(_ACTOR_NICENESS)
     if configure.state is not None and planned.kind == "trainer":
         from srl.learning.checkpoint import read_checkpoint
 

@@ -58,6 +58,24 @@ def test_gathered_on_the_gpu_is_what_is_gathered_on_the_host(blocks):
             np.testing.assert_array_equal(shown, array)
 
 
+def test_the_next_batch_may_arrive_while_one_is_computed(blocks):
+    from srl.learning.gpu import GpuGather
+
+    names = input_names(AGENT, RECORDS)
+    gather = GpuGather("cuda")
+    work = torch.rand(4096, 4096, device="cuda")
+    taken, wanted = [], []
+    for row in range(60):
+        requests = [Request(0, 0, 1, 0, b.shown(names, row % 6), None) for b in blocks]
+        shown = gather(requests)["obs"]
+        for _ in range(4):  # the GPU is behind the host by now, as it is with a large network
+            work = work @ work * 1e-3
+        taken.append(shown.clone())
+        wanted.append(HostGather()(requests)["obs"])
+    for there, here in zip(taken, wanted, strict=True):
+        np.testing.assert_array_equal(there.cpu().numpy().reshape(here.shape), here)
+
+
 def test_a_batch_on_the_gpu_holds_what_the_blocks_hold(blocks):
     from srl.learning.gpu import GpuMemory
 
