@@ -4,7 +4,7 @@
 
 One factor at a time: actors, envs an actor, bytes a row; through policy workers and shared memory,
 with an env, a policy and a learner that cost next to nothing (scaling_parts.py), so that what is
-counted is the data path. A point is a run of its own: CPU time of its workers (user and system,
+counted is the data path; and how long 16 actors of CartPole take to be ready. A point is a run of its own: CPU time of its workers (user and system,
 from /proc, the node agent included) over the rows learned in a window. Rows of more bytes are copied
 three times (env, inference, training): what they cost above the smallest is also given a KB.
 """
@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -90,11 +91,34 @@ def measure(point, seconds):
     return {**point, "rows": end - start, "us_a_row": total, "by_kind": spent}
 
 
+def start_up(actors, repeats=5):
+    """Seconds from the command to the moment all actors of a run of CartPole are ready."""
+    found = []
+    for _ in range(repeats):
+        folder = Path(tempfile.mkdtemp(prefix="scaling-")) / "run"
+        command = [sys.executable, "-m", "srl.cli", "train", "cartpole", "--out", str(folder)]
+        command += ["--actors.count", str(actors), "--actors.envs", "2"]
+        start = time.monotonic()
+        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            while len(list(folder.glob("logs/actor-*.json"))) < actors:
+                if run.poll() is not None:
+                    raise SystemExit(f"the run of {actors} actors ended with {run.returncode}")
+                time.sleep(0.005)
+            found.append(round(time.monotonic() - start, 2))
+        finally:
+            run.terminate()
+            run.wait()
+        shutil.rmtree(folder.parent)
+    print(f"start: {actors} actors are ready after {found} s", flush=True)
+    return {"actors": actors, "seconds": found, "median": statistics.median(found)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--out", type=Path, default=HERE / "scaling.json")
-    parser.add_argument("--only", choices=SWEEPS)
+    parser.add_argument("--only", choices=(*SWEEPS, "start"))
     options = parser.parse_args()
     sweeps = {}
     for name, points in SWEEPS.items():
@@ -110,11 +134,20 @@ def main():
             sweeps[name].append(found)
             kinds = "  ".join(f"{kind} {us:.2f}" for kind, us in found["by_kind"].items())
             print(f"{name}: {point}  {found['us_a_row']:.2f} us a row  ({kinds})", flush=True)
+    if options.only in (None, "start"):
+        sweeps["start"] = start_up(16)
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
     ).stdout.strip()
     host = {"cores": os.cpu_count(), "machine": platform.machine(), "load": os.getloadavg()[0]}
-    result = {"commit": commit, "host": host, "python": platform.python_version(), **sweeps}
+    before = json.loads(options.out.read_text()) if options.out.exists() else {}
+    result = {
+        **before,
+        "commit": commit,
+        "host": host,
+        "python": platform.python_version(),
+        **sweeps,
+    }
     options.out.write_text(json.dumps(result, indent=2) + "\n")
 
 
