@@ -27,6 +27,7 @@ from srl.launch.env_factory import is_env
 from srl.launch.evaluate import Evaluation, evaluate, load_players, load_policy
 from srl.launch.folder import RunFolder, default_folder
 from srl.launch.initialise import fresh_sections, read_donor, write_initial
+from srl.launch.limits import check_host
 from srl.launch.opening import find_opponents, open_run, plan_run, read_experiment
 from srl.launch.options import parse_options, to_arguments
 from srl.launch.plan import Plan, make_plan
@@ -99,10 +100,11 @@ def train_experiment(
     if experiment.init_from is not None:
         sections = fresh_sections(experiment, plan, read_donor(Path(experiment.init_from)))
     path = Path(experiment.out) if experiment.out else default_folder(experiment.name)
+    notes = check_host(plan, experiment, path)
     folder = RunFolder.create(path)
     pin(folder.path, frozen)
     checkpoint = None if sections is None else write_initial(folder, sections, plan)
-    return _run(experiment, folder, checkpoint, view, plan, watcher=watcher)
+    return _run(experiment, folder, checkpoint, view, plan, notes=notes, watcher=watcher)
 
 
 def resume(path: Path | str, *, view: ViewFactory | None = None, **options: Any) -> Run:
@@ -132,7 +134,8 @@ def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
         plan = msgspec.structs.replace(plan, restarted_at=int(checkpoint.manifest["version"]))
     for route in plan.learning:
         load_policy(experiment, route, checkpoint)  # raises where the network is another
-    return _run(experiment, folder, checkpoint, view, plan)
+    notes = check_host(plan, experiment, path, is_new=False)
+    return _run(experiment, folder, checkpoint, view, plan, notes=notes)
 
 
 def evaluate_run(
@@ -362,6 +365,7 @@ def _run(
     view: ViewFactory,
     plan: Plan,
     *,
+    notes: Sequence[str],
     watcher: Watcher | None = None,
 ) -> Run:
     folder.lock()
@@ -369,7 +373,7 @@ def _run(
     shown = view(experiment)
     try:
         controller = Controller(
-            experiment, plan, folder, shown, checkpoint=checkpoint, watcher=watcher
+            experiment, plan, folder, shown, checkpoint=checkpoint, notes=notes, watcher=watcher
         )
         summary = controller.run()
     finally:

@@ -64,7 +64,9 @@ class Fork:
         if self.poll() is None:
             ended = os.pidfd_open(self.pid)
             try:
-                select.select([ended], [], [], timeout)
+                poller = select.poll()  # select() knows no descriptors above 1023
+                poller.register(ended, select.POLLIN)
+                poller.poll(None if timeout is None else timeout * 1000)
             finally:
                 os.close(ended)
         code = self.poll()

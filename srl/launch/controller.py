@@ -130,6 +130,7 @@ class Controller:
         view: View,
         *,
         checkpoint: Checkpoint | None,
+        notes: Sequence[str] = (),
         watcher: Watcher | None = None,
     ) -> None:
         self._experiment = experiment
@@ -137,6 +138,7 @@ class Controller:
         self._folder = folder
         self._view = view
         self._checkpoint = checkpoint
+        self._notes = (*notes, *plan.warnings())
         self._watcher = watcher
         self._watched: str | None = None
         """Why the watcher ends the run."""
@@ -200,8 +202,8 @@ class Controller:
             self._open_sinks()
             self._status = "running"
             self._write_summary()
-            for warning in self._plan.warnings():
-                self._say(f"note: {warning}")
+            for note in self._notes:
+                self._say(f"note: {note}")
             if self._checkpoint is not None and (reason := self._stop_rule()) is not None:
                 self._reason = f"{reason} already: nothing was left to do"
             else:

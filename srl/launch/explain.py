@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from srl.core.experiment import Experiment
+from srl.launch.limits import needs
 from srl.launch.opening import find_opponents
 from srl.launch.plan import make_plan
 from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
@@ -44,6 +45,8 @@ def explain(experiment: Experiment[Any]) -> str:
             f"  fields: {', '.join(layout.spec.names)}",
         ]
     lines += ["", "memory", *(f"  {n}: {b / 1e6:.3f} MB" for n, b in plan.arenas().items())]
+    need = needs(plan, experiment)
+    lines += [f"  workers: at least {need.workers / 1e6:.0f} MB besides, envs not counted"]
     lines += [f"  note: {warning}" for warning in plan.warnings()]
     stop = experiment.stop
     rules = {"env-steps": stop.env_steps, "seconds": stop.seconds, "return": stop.return_}

@@ -46,13 +46,11 @@ class RunFolder:
                     f"the output folder {path} is not empty: choose another --out, or go on with "
                     f"the run that is there: srl resume {path}"
                 )
-            for name in ("tb", "checkpoints", "logs", "errors"):
-                (path / name).mkdir(parents=True, exist_ok=True)
-            probe = path / ".probe"
-            probe.write_bytes(b"")
-            probe.unlink()
+            _make_folders(path)
         except OSError as error:
-            raise ConfigError(f"the output folder {path} cannot be written: {error}") from error
+            raise ConfigError(
+                f"the output folder {path} cannot be written: {error}: choose another --out"
+            ) from error
         return cls(path)
 
     @classmethod
@@ -60,8 +58,11 @@ class RunFolder:
         """A folder that a run made; raises ConfigError where it is none."""
         if not (path / "config.json").is_file():
             raise ConfigError(f"{path} is not a run folder: it has no config.json")
-        if to_write and not os.access(path, os.W_OK):
-            raise ConfigError(f"the run folder {path} cannot be written")
+        if to_write:
+            try:
+                _make_folders(path)
+            except OSError as error:
+                raise ConfigError(f"the run folder {path} cannot be written: {error}") from error
         return cls(path)
 
     @property
@@ -153,6 +154,15 @@ class RunFolder:
         path = self.path / "errors" / f"{worker}.txt"
         path.write_text(text)
         return path
+
+
+def _make_folders(path: Path) -> None:
+    """Make what is missing of a run's folders; raises OSError where one cannot be written."""
+    for folder in (path, *(path / name for name in ("tb", "checkpoints", "logs", "errors"))):
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.write_bytes(b"")
+        probe.unlink()
 
 
 def _failed(reason: str) -> dict[str, str]:

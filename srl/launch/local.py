@@ -5,25 +5,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import zmq
 
-from srl.launch.owner import write_owner
 from srl.launch.plan import Plan
 from srl.launch.process import thread_environment
+from srl.launch.socket_folder import make_socket_folder
 from srl.learning.checkpoint import Checkpoint
 from srl.transport.control import Failure, Message, Save, StartNode, Stop, Stopped, channel_pair
-
-SOCKET_PREFIX = "srl-"
-"""How the names of socket folders begin."""
-SOCKET_OWNERS = ("controller.json", "node-agent.json")
-"""Files of a socket folder that say whose it is."""
-LONGEST_FOLDER = 60
-"""Bytes that the path of the folder above may have: a socket's path has at most 107."""
 
 
 class LocalLauncher:
@@ -35,7 +27,7 @@ class LocalLauncher:
         self._folder = folder
         self._channel, theirs = channel_pair()
         with (folder / "logs" / "node-agent.log").open("ab") as file:
-            self._sockets = _socket_folder()
+            self._sockets = make_socket_folder()
             program = [sys.executable, "-P", "-m", "srl.launch.node_agent"]
             try:
                 self._agent = subprocess.Popen(
@@ -113,13 +105,3 @@ class LocalLauncher:
             f"blocks in flight, and the random state of {anew}",
             *self._plan.unfinished_evaluation(),
         ]
-
-
-def _socket_folder() -> Path:
-    """A new folder for this user alone, with a short path: a socket's has at most 107 bytes."""
-    usual = tempfile.gettempdir()
-    made = tempfile.mkdtemp(
-        prefix=SOCKET_PREFIX, dir=usual if len(usual) < LONGEST_FOLDER else "/tmp"
-    )
-    write_owner(Path(made) / SOCKET_OWNERS[0])
-    return Path(made)

@@ -21,6 +21,7 @@ import zmq
 from srl.core.errors import SrlError
 from srl.launch.children import Child, can_fork, fork, start_anew
 from srl.launch.env_factory import import_family
+from srl.launch.limits import raise_descriptors
 from srl.launch.owner import write_owner
 from srl.launch.plan import Plan, worker_name
 from srl.transport.arena import Arena
@@ -259,6 +260,7 @@ def main() -> int:
     """Entry point of the agent's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    raise_descriptors()
     controller = Channel.from_fd(int(sys.argv[1]))
     poller = zmq.Poller()
     poller.register(controller.fileno(), zmq.POLLIN)

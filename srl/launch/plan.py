@@ -6,7 +6,6 @@ little, the policy is made, the memory is added up.
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -457,21 +456,18 @@ def _plan_workers(experiment: Experiment[Any], routes: Sequence[RoutePlan]) -> l
 
 
 def _check_memory(plan: Plan, experiment: Experiment[Any]) -> None:
-    sums = [_memory_in_words(route, experiment) for route in plan.routes]
-    for route, words in zip(plan.routes, sums, strict=True):
+    for route in plan.routes:
         needed = plan.arenas()[f"samples/{route.policy}"] / 1e6
         if experiment.arena_megabytes is not None and needed > experiment.arena_megabytes:
             raise ConfigError(
                 f"arena-megabytes {experiment.arena_megabytes:g} is too small for the blocks of "
-                f"policy {route.policy!r}: {words}"
+                f"policy {route.policy!r}: {_memory_in_words(route, experiment)}"
             )
-    total, available = sum(plan.arenas().values()), available_memory()
-    if available is not None and total > available:
-        raise ConfigError(
-            f"this run needs {total / 1e6:.0f} MB of shared memory ({'; '.join(sums)}), but only "
-            f"{available / 1e6:.0f} MB are available: use fewer --actors.envs, a shorter "
-            "--algorithm.rollout or a lower --max-staleness"
-        )
+
+
+def shared_memory_in_words(plan: Plan, experiment: Experiment[Any]) -> str:
+    """How the size of the sample arenas comes about."""
+    return "; ".join(_memory_in_words(route, experiment) for route in plan.routes)
 
 
 def _memory_in_words(route: RoutePlan, experiment: Experiment[Any]) -> str:
@@ -489,17 +485,3 @@ def _memory_in_words(route: RoutePlan, experiment: Experiment[Any]) -> str:
         f" + 1) x {route.batch} blocks a batch / {actors.count} actors] + 1) "
         f"x {block / 1e6:.3f} MB a block = {needed:.2f} MB"
     )
-
-
-def available_memory() -> int | None:
-    """Bytes that can still be allocated on this host, or None where it does not say."""
-    limits = []
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        limits.append(int(lines["MemAvailable"].split()[0]) * 1024)
-        group = Path("/sys/fs/cgroup")  # a container's own limit, where it has one
-        used = int((group / "memory.current").read_text())
-        limits.append(int((group / "memory.max").read_text()) - used)
-    except (OSError, KeyError, ValueError):
-        pass
-    return min(limits, default=None)

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from srl.core.errors import ConfigError
-from srl.launch.local import LONGEST_FOLDER
-from srl.launch.plan import available_memory
-from srl.tools.cgroup import cpu_quota, memory_limit
+from srl.launch.cgroup import cpu_quota, memory_limit
+from srl.launch.limits import available_memory
+from srl.launch.socket_folder import socket_place
 from srl.tools.finding import Finding
 from srl.tools.leftovers import dead_socket_folders, settle_runs, sweep
 from srl.transport.arena import Arena
@@ -176,7 +176,7 @@ def _descriptors() -> Finding:
 def _sockets() -> Finding:
     """Socket paths are short (107 bytes); long TMPDIRs are not used for them."""
     usual = tempfile.gettempdir()
-    place = usual if len(usual) < LONGEST_FOLDER else "/tmp"
+    place = socket_place()
     try:
         with (
             tempfile.TemporaryDirectory(prefix="srl-doctor-", dir=place) as folder,

@@ -163,3 +163,23 @@ def _assert_ledger_adds_up() -> Callable[[dict[str, Any]], None]:
 def auditing() -> str:
     """The name of the auditing experiment."""
     return AUDITING
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Makes a disk in memory with the options of tmpfs (`size=1m`); only root may mount one."""
+    path = tmp_path / "disk"
+    mounted = False
+
+    def make(options: str) -> Path:
+        nonlocal mounted
+        path.mkdir()
+        words = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]
+        if sys.platform != "linux" or os.geteuid() != 0 or subprocess.call(words):
+            pytest.skip("no small disk can be mounted here")
+        mounted = True
+        return path
+
+    yield make
+    if mounted:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
