@@ -26,6 +26,7 @@ class EvaluatedVersion(NamedTuple):
     """Unix time."""
     sha256: str
     file: str
+    """Empty where the disk had no room for it."""
 
 
 class _Timer:

@@ -25,6 +25,7 @@ from srl.launch.local import LocalLauncher
 from srl.launch.plan import Plan
 from srl.launch.saving import Saving
 from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
+from srl.telemetry.files import Writes
 from srl.telemetry.progress import Progress
 from srl.telemetry.sinks import JsonLines, Prometheus, Sink, TensorBoard, WandB
 from srl.telemetry.view import Silent, View
@@ -159,7 +160,9 @@ class Controller:
         """Policy to the mean of its own."""
         self._contract: tuple[list[str], list[str]] = ([], [])
         self._sinks: list[Sink] = []
-        self._evaluations = Evaluations(folder, learning, keep=experiment.evaluation.keep)
+        self._writes = Writes(self._say)
+        keep = experiment.evaluation.keep
+        self._evaluations = Evaluations(folder, learning, self._writes, keep=keep)
         self._show_at = 0.0
         self._started = time.monotonic()
         self._ended: float | None = None
@@ -190,6 +193,7 @@ class Controller:
                 self._say(f"the run failed: {error}")
             finally:
                 self._folder.remove_unfinished()  # on a full disk, the room that this needs
+                self._folder.release()
                 with contextlib.suppress(OSError):
                     self._write_summary()
                 self._close_sinks()
@@ -199,6 +203,7 @@ class Controller:
         """Run the workers; sets status and reason."""
         self._folder.write("config.json", encode_experiment(self._experiment))
         try:
+            self._folder.reserve()
             self._open_sinks()
             self._status = "running"
             self._write_summary()
@@ -221,10 +226,10 @@ class Controller:
 
     def _open_sinks(self) -> None:
         versions = None if self._checkpoint is None else self._checkpoint.manifest["versions"]
-        self._sinks.append(JsonLines(self._folder.metrics, versions=versions))
+        self._sinks.append(JsonLines(self._folder.metrics, self._writes, versions=versions))
         for note in self._evaluations.open(versions):
             self._say(f"note: {note}")
-        self._sinks.append(TensorBoard(self._folder.path / "tb"))
+        self._sinks.append(TensorBoard(self._folder.path / "tb", self._writes))
         metrics = self._experiment.metrics
         if metrics.prometheus_port is not None:
             endpoint = Prometheus(metrics.prometheus_port, self._experiment.name)
@@ -331,7 +336,8 @@ class Controller:
                 self._on_evaluated(message.result)
             elif isinstance(message, Ready):
                 self._waiting_for.discard(message.worker)
-                self._folder.write(f"logs/{message.worker}.json", _ready_facts(message))
+                name = f"logs/{message.worker}.json"
+                self._writes.attempt(name, self._folder.write, name, _ready_facts(message))
             elif isinstance(message, Failure):
                 self._on_failure(message)
             elif isinstance(message, Accounts):
@@ -365,7 +371,8 @@ class Controller:
             return
         for sink in self._sinks:
             sink.write_evaluation(row)
-        if self._evaluations.best[found.policy].version == found.version:
+        best = self._evaluations.best.get(found.policy)
+        if best is not None and best.version == found.version:
             of = f" of {found.policy}" if len(self._plan.learning) > 1 else ""
             self._say(
                 f"version {found.version}{of} is the best so far: return {found.eval_return:.1f} "
@@ -515,6 +522,7 @@ class Controller:
                 for name, policy in progress.policies.items()
             },
             "worker_restarts": 0,
+            "writes_lost": dict(self._writes.lost),
             "bottleneck": progress.bottleneck(),
             "time_split": progress.splits(),
         }

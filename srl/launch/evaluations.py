@@ -6,6 +6,7 @@ from typing import Any
 from srl.core.telemetry import EvaluatedVersion
 from srl.launch.folder import RunFolder
 from srl.learning.versions import BEST, Version, VersionStore
+from srl.telemetry.files import Writes
 from srl.telemetry.sinks import JsonLines, read_rows
 
 _SHOWN = ("policy", "version", "env_steps", "eval_return", "eval_std", "eval_episodes")
@@ -14,7 +15,10 @@ _SHOWN = ("policy", "version", "env_steps", "eval_return", "eval_std", "eval_epi
 class Evaluations:
     """The controller's account: the only writer of the file and of the index of versions."""
 
-    def __init__(self, folder: RunFolder, policies: Sequence[str], *, keep: int) -> None:
+    def __init__(
+        self, folder: RunFolder, policies: Sequence[str], writes: Writes, *, keep: int
+    ) -> None:
+        self._writes = writes
         self.store = VersionStore(folder.versions)
         self._folder = folder
         self._keep = keep
@@ -28,7 +32,7 @@ class Evaluations:
     def open(self, restarted_at: Mapping[str, int] | None) -> list[str]:
         """Go on from what is there, up to the versions a resumed run begins at; notes, in words."""
         path = self._folder.evaluations
-        self._rows = JsonLines(path, versions=restarted_at)
+        self._rows = JsonLines(path, self._writes, versions=restarted_at)
         self._known = {(str(row["policy"]), int(row["version"])) for row in read_rows(path)}
         notes = self.store.repair()
         if restarted_at is None:
@@ -63,9 +67,10 @@ class Evaluations:
         for version in [v for v in known if v < found.version]:
             del known[version]
         whole = Version(**found._asdict(), env_steps=env_steps, seconds=seconds)
-        if self.store.add(whole):
-            self.best[found.policy] = whole
-        self.store.prune(found.policy, self._keep)
+        if found.file:
+            self._writes.attempt("versions/", self._index, whole)
+        else:
+            self._writes.failed("versions/", f"no room for version {found.version}")
         if (found.policy, found.version) in self._known:
             return None
         self._known.add((found.policy, found.version))
@@ -73,6 +78,11 @@ class Evaluations:
         if self._rows is not None:
             self._rows.write(row, {"seconds": seconds})
         return row
+
+    def _index(self, version: Version) -> None:
+        if self.store.add(version):
+            self.best[version.policy] = version
+        self.store.prune(version.policy, self._keep)
 
     def summary(self) -> dict[str, Any]:
         """What summary.json says of them: nothing before the first."""

@@ -6,11 +6,16 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from srl.core.errors import ConfigError
+from srl.telemetry.files import replace_file
 from srl.telemetry.sinks import read_rows
+
+_RESERVED = 64 << 10
+"""Bytes: for a summary, and what a worker said last."""
 
 
 class RunFolder:
@@ -97,10 +102,20 @@ class RunFolder:
 
     def write(self, name: str, data: Mapping[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
-        path = self.path / name
-        aside = path.with_name(f".{path.name}.writing")
-        aside.write_text(json.dumps(data, indent=1) + "\n")
-        aside.replace(path)
+        replace_file(self.path / name, (json.dumps(data, indent=1) + "\n").encode())
+
+    def reserve(self) -> None:
+        """Keep some room on the disk: should it be full, what is said of the end has a place."""
+        self._reserve.write_bytes(bytes(_RESERVED))
+
+    def release(self) -> None:
+        """Give that room back, for what is written now."""
+        with suppress(OSError):
+            self._reserve.unlink(missing_ok=True)
+
+    @property
+    def _reserve(self) -> Path:
+        return self.path / ".reserved"
 
     def remove_unfinished(self) -> None:
         """Remove checkpoints and versions that were never finished."""
@@ -130,6 +145,7 @@ class RunFolder:
         if summary.get("status") != "running" or self.is_running:
             return None
         reason = f"its controller (process {summary.get('pid')}) died without a word"
+        self.release()
         self.write("summary.json", summary | self._last_facts() | _failed(reason))
         return reason
 
@@ -150,9 +166,14 @@ class RunFolder:
         }
 
     def write_error(self, worker: str, text: str) -> Path:
-        """Keep a worker's error."""
+        """Keep a worker's error, where the disk has room for it."""
         path = self.path / "errors" / f"{worker}.txt"
-        path.write_text(text)
+        try:
+            path.write_text(text)
+        except OSError:
+            self.release()
+            with suppress(OSError):
+                path.write_text(text)
         return path
 
 

@@ -24,6 +24,7 @@ from srl.launch.env_factory import import_family
 from srl.launch.limits import raise_descriptors
 from srl.launch.owner import write_owner
 from srl.launch.plan import Plan, worker_name
+from srl.launch.process import use_log
 from srl.transport.arena import Arena
 from srl.transport.control import (
     Accounts,
@@ -259,6 +260,7 @@ def _tail(path: Path) -> str:
 def main() -> int:
     """Entry point of the agent's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    use_log()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     raise_descriptors()
     controller = Channel.from_fd(int(sys.argv[1]))

@@ -1,10 +1,12 @@
 """Makes a process fit to compute: how its memory is allocated, how many threads it has."""
 
 import ctypes
+import io
 import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 _THREAD_COUNTS = (
     "OMP_NUM_THREADS",
@@ -48,6 +50,26 @@ def thread_environment(threads: int, environment: Mapping[str, str] = os.environ
         **environment,
         **dict.fromkeys(_THREAD_COUNTS, str(threads)),
     }
+
+
+class _Log(io.FileIO):
+    """What does not fit the disk is dropped, and who writes is not disturbed."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
+def use_log() -> None:
+    """Have this process, whose output is a log file, live on where the disk is full.
+
+    An env that prints would otherwise fail by it.
+    """
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        raw = _Log(descriptor, "w", closefd=False)
+        setattr(sys, name, io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True))  # pyright: ignore[reportArgumentType] - as Python's own, unbuffered
 
 
 def use_threads(threads: int) -> None:

@@ -86,11 +86,16 @@ def write_weights(folder: Path, version: Version, weights: Mapping[str, np.ndarr
     known = {k: getattr(whole, k) for k in _FIELDS if k != "file"}
     data = safetensors.numpy.save(arrays, metadata={"srl": json.dumps(known)})
     path, aside = folder / name, folder / f".{name}.writing"
-    with aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    try:
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError:
+        with suppress(OSError):  # a full disk needs the room
+            aside.unlink(missing_ok=True)
+        raise
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -8,6 +8,7 @@ it has a use for.
 import importlib
 import importlib.util
 import json
+import os
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 
 from srl.core.errors import ConfigError
 from srl.core.experiment import MetricsConfig
+from srl.telemetry.files import RecordFile, Writes, replace_file
 
 LOOPBACK = "127.0.0.1"
 """The endpoint has no password: it is for this host alone."""
@@ -62,18 +64,20 @@ def check_metrics(config: MetricsConfig) -> None:
 class JsonLines:
     """One line a learned batch. All that depends on the clock is under `time`."""
 
-    def __init__(self, path: Path, *, versions: Mapping[str, int] | None) -> None:
+    def __init__(self, path: Path, writes: Writes, *, versions: Mapping[str, int] | None) -> None:
         """Append to `path`; what a run resumed with these `versions` learns again is removed."""
         if versions is not None and path.exists():
             rows = list(read_rows(path))
             kept = [row for row in rows if row["version"] <= versions.get(row["policy"], 0)]
-            path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        self._file = path.open("a", encoding="utf-8")
+            replace_file(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        self._file = RecordFile(path)
+        self._name = path.name
+        self._writes = writes
 
     def write(self, row: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
         """Write one row."""
-        self._file.write(json.dumps({**row, "time": clock}) + "\n")
-        self._file.flush()
+        line = json.dumps({**row, "time": clock}).encode() + b"\n"
+        self._writes.attempt(self._name, self._file.write, line)
 
     def write_evaluation(self, row: Mapping[str, Any]) -> None:
         """Nothing: evaluations have a file of their own."""
@@ -100,10 +104,19 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 class TensorBoard:
     """Scalars over env steps, in TensorBoard's own event files."""
 
-    def __init__(self, folder: Path) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    def __init__(self, folder: Path, writes: Writes) -> None:
+        # Not TensorBoard's own writer: its thread dies of a full disk, and says nothing.
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue] - generated
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._writer = EventFileWriter(str(folder))
+        name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
+        number = len(list(folder.glob(f"{name}*")))
+        self._file = RecordFile(folder / f"{name}.{number}")
+        self._name = f"{folder.name}/"
+        self._writer = RecordWriter(self._file)
+        self._writes = writes
+        first = Event(wall_time=time.time(), file_version="brain.Event:2")
+        self._writer.write(first.SerializeToString())
 
     def write(self, row: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
         """Write the numbers of one row."""
@@ -120,14 +133,14 @@ class TensorBoard:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
         event = Event(wall_time=time.time(), step=step)
         event.summary.value.extend(values)
-        self._writer.add_event(event)
+        self._writes.attempt(self._name, self._writer.write, event.SerializeToString())
 
     def show(self, state: Mapping[str, Any]) -> None:
         """Nothing: TensorBoard draws rows."""
 
     def close(self) -> None:
-        """Flush and close."""
-        self._writer.close()
+        """Close the file."""
+        self._file.close()
 
 
 class Prometheus:

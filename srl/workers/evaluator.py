@@ -1,6 +1,8 @@
 """The evaluator: plays pinned versions beside the training, keeps their weights, and reports."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,16 +161,19 @@ class Evaluator:
 def keep_version(
     folder: Path, player: Player, version: int, returns: Sequence[float]
 ) -> EvaluatedVersion:
-    """Write the weights that were played, and say what they are worth."""
-    kept = write_weights(
-        folder,
-        Version(
-            policy=player.name,
-            version=version,
-            eval_return=float(np.mean(returns)),
-            eval_std=float(np.std(returns)),
-            eval_episodes=len(returns),
-        ),
-        player.policy.weights(),
+    """Write the weights that were played, and say what they are worth.
+
+    Where the disk has no room for them, they have no file.
+    """
+    played = Version(
+        policy=player.name,
+        version=version,
+        eval_return=float(np.mean(returns)),
+        eval_std=float(np.std(returns)),
+        eval_episodes=len(returns),
     )
-    return EvaluatedVersion(**{name: getattr(kept, name) for name in EvaluatedVersion._fields})
+    try:
+        played = write_weights(folder, played, player.policy.weights())
+    except OSError:
+        played = replace(played, created=time.time())
+    return EvaluatedVersion(**{name: getattr(played, name) for name in EvaluatedVersion._fields})

@@ -30,7 +30,7 @@ from srl.core.errors import SrlError
 from srl.core.worker import Worker
 from srl.launch.connect import ShmConnector, build_worker
 from srl.launch.plan import Plan, worker_name
-from srl.launch.process import use_allocator, use_threads
+from srl.launch.process import use_allocator, use_log, use_threads
 from srl.transport.arena import Arena
 from srl.transport.control import (
     Channel,
@@ -64,6 +64,7 @@ def main(fd: int) -> int:
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     _die_with_parent()
+    use_log()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     channel = Channel.from_fd(fd)
     configure = _wait_for_configure(channel)

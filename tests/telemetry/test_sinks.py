@@ -9,6 +9,7 @@ import pytest
 
 from srl.core.errors import ConfigError
 from srl.core.experiment import MetricsConfig
+from srl.telemetry.files import Writes
 from srl.telemetry.sinks import (
     LOOPBACK,
     JsonLines,
@@ -19,6 +20,7 @@ from srl.telemetry.sinks import (
     exposition,
 )
 
+WRITES = Writes(pytest.fail)
 STATE = {
     "status": "running",
     "env_steps": 1200,
@@ -49,7 +51,7 @@ def row(version, policy="main"):
 
 
 def test_json_lines_keep_the_clock_apart(tmp_path):
-    sink = JsonLines(tmp_path / "m.jsonl", versions=None)
+    sink = JsonLines(tmp_path / "m.jsonl", WRITES, versions=None)
     sink.write(row(1), {"seconds": 1.5})
     sink.write_evaluation(EVALUATION)  # has a file of its own
     sink.show(STATE)
@@ -59,14 +61,14 @@ def test_json_lines_keep_the_clock_apart(tmp_path):
 
 def test_json_lines_of_a_resumed_run_forget_what_will_be_learned_again(tmp_path):
     path = tmp_path / "m.jsonl"
-    sink = JsonLines(path, versions=None)
+    sink = JsonLines(path, WRITES, versions=None)
     for version in (1, 2, 3):
         sink.write(row(version, "a"), {})
         sink.write(row(version, "b"), {})
     sink.close()
     with path.open("a") as file:
         file.write('{"version": 4, "env_st')  # killed while writing
-    resumed = JsonLines(path, versions={"a": 2, "b": 1})
+    resumed = JsonLines(path, WRITES, versions={"a": 2, "b": 1})
     resumed.write(row(3, "a"), {})
     resumed.close()
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -77,7 +79,7 @@ def test_json_lines_of_a_resumed_run_forget_what_will_be_learned_again(tmp_path)
 def test_tensorboard_files_hold_the_scalars(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    sink = TensorBoard(tmp_path)
+    sink = TensorBoard(tmp_path, WRITES)
     sink.write({**row(2), "mean_return": 7.5}, {"seconds": 3.0})
     sink.write_evaluation(EVALUATION)
     sink.show(STATE)
