@@ -25,6 +25,11 @@ def check_at_least(option: str, value: float, lowest: float) -> None:
         raise ConfigError(f"{option} must be at least {lowest}, got {value}")
 
 
+def _check_least(section: str, least: int | None, count: int) -> None:
+    if least is not None and not 1 <= least <= count:
+        raise ConfigError(f"{section}.min must be 1 to {section}.count ({count}), got {least}")
+
+
 def check_threads(option: str, threads: int | None) -> None:
     """Raise ConfigError where a number of threads, if one is given, makes no sense."""
     if threads is not None:
@@ -76,6 +81,8 @@ class ActorsConfig:
     """Envs an actor."""
     groups: int = 1
     """Groups an actor's envs are split into: while one waits for actions the next one steps."""
+    min: int | None = None
+    """Fewest actors the run goes on with when others are given up; None: it needs all."""
     threads: int | None = None
     """Compute threads of each actor that computes actions itself; None: as `threads` says. (Native
     envs have theirs by env.options, mostly `num_threads`.)"""
@@ -83,6 +90,7 @@ class ActorsConfig:
     def __post_init__(self) -> None:
         check_threads("actors.threads", self.threads)
         check_at_least("actors.count", self.count, 1)
+        _check_least("actors", self.min, self.count)
         check_at_least("actors.envs", self.envs, 1)
         check_at_least("actors.groups", self.groups, 1)
         if self.envs % self.groups:
@@ -99,12 +107,15 @@ class PoliciesConfig:
     """Policy workers."""
     device: str = "cpu"
     """Where they compute: cpu, cuda, cuda:1."""
+    min: int | None = None
+    """Fewest policy workers the run goes on with when others are given up; None: it needs all."""
     threads: int | None = None
     """Compute threads of each policy worker; None: as `threads` says."""
 
     def __post_init__(self) -> None:
         check_threads("policies.threads", self.threads)
         check_at_least("policies.count", self.count, 1)
+        _check_least("policies", self.min, self.count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +203,31 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RestartsConfig:
+    """How often a worker that died is started again: lives in a row that get nowhere.
+
+    Progress (env steps, answers, a checkpoint, an evaluation) makes the count begin anew; 0 ends the
+    run with the first death.
+    """
+
+    actors: int = 5
+    """Of an actor."""
+    policies: int = 5
+    """Of a policy worker."""
+    trainers: int = 5
+    """Of the trainers of a policy, which go on together from the last checkpoint."""
+    evaluators: int = 5
+    """Of an evaluator."""
+    wait_seconds: float = 1.0
+    """Before the second life in a row; twice as long before each one after, up to half a minute."""
+
+    def __post_init__(self) -> None:
+        for kind in ("actors", "policies", "trainers", "evaluators"):
+            check_at_least(f"restarts.{kind}", getattr(self, kind), 0)
+        check_at_least("restarts.wait-seconds", self.wait_seconds, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MetricsConfig:
     """Where metrics go besides the run folder (metrics.jsonl and TensorBoard are always there)."""
 
@@ -250,6 +286,8 @@ class Experiment(Generic[AlgorithmT]):
     """Checkpoints during the run (there is always one at its end)."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Evaluation: at the end, and beside the training where asked."""
+    restarts: RestartsConfig = RestartsConfig()
+    """How often a worker that died is started again."""
     metrics: MetricsConfig = MetricsConfig()
     """Where metrics go besides the run folder."""
     routes: tuple[Route, ...] = (Route(),)

@@ -10,8 +10,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
+
+import msgspec
 
 from srl.core.errors import SrlError
 from srl.core.experiment import Experiment
@@ -21,6 +24,7 @@ from srl.launch.evaluate import evaluate, players_of
 from srl.launch.evaluations import Evaluations
 from srl.launch.folder import RunFolder
 from srl.launch.inline import InlineLauncher
+from srl.launch.lives import Lives
 from srl.launch.local import LocalLauncher
 from srl.launch.plan import Plan
 from srl.launch.saving import Saving
@@ -31,11 +35,14 @@ from srl.telemetry.sinks import JsonLines, Prometheus, Sink, TensorBoard, WandB
 from srl.telemetry.view import Silent, View
 from srl.transport.control import (
     Accounts,
+    Backup,
     Evaluated,
     Failure,
     Message,
     Ready,
     Report,
+    Restart,
+    Retire,
     Save,
     Saved,
     Stopped,
@@ -46,11 +53,10 @@ from srl.workers.run import failure_of
 
 _POLL_SECONDS = 0.1
 _SHOW_SECONDS = 1.0
-_READY_SECONDS = 120.0
 _STOP_SECONDS = 150.0
 """More than the node agent gives its workers, one kind after the other."""
-_SILENT_SECONDS = 600.0
 _SHOW_EVALUATION_SECONDS = 5.0
+_BACKUP_SECONDS = 5.0
 
 
 class Launcher(Protocol):
@@ -69,6 +75,10 @@ class Launcher(Protocol):
 
     def save(self, order: Save) -> None:
         """Have a checkpoint written; `Saved` follows by `poll`, from every writer."""
+        ...
+
+    def tell(self, order: Restart | Retire | Backup) -> None:
+        """Pass an order of the supervisor on to those it is for."""
         ...
 
     def stop(self, order: Save | None) -> None:
@@ -151,8 +161,10 @@ class Controller:
         """Policy to what became of its blocks in this start of the run; None before its end."""
         self._last_ledgers: dict[str, Ledger] = {}
         self._ledgers_before = {policy: Ledger() for policy in learning}
-        self._waiting_for = {worker.name for worker in plan.workers}
-        self._heard: dict[str, float] = {}
+        self._started = time.monotonic()
+        self._lives = Lives(experiment, plan, self._started)
+        self._is_stopping = False
+        self._backup_at = 0.0
         self._status = "failed"
         self._reason = ""
         self._eval_return: float | None = None
@@ -164,13 +176,13 @@ class Controller:
         keep = experiment.evaluation.keep
         self._evaluations = Evaluations(folder, learning, self._writes, keep=keep)
         self._show_at = 0.0
-        self._started = time.monotonic()
         self._ended: float | None = None
         if checkpoint is not None:
             manifest = checkpoint.manifest
             self._progress.load(manifest["progress"])
             self._progress.seconds_before = float(manifest["seconds"])
             self._ledgers_before |= _ledgers_of(manifest["ledgers_before"])
+            self._lives.rolled_back |= manifest.get("rolled_back", {})
             for policy, then in _ledgers_of(manifest["ledgers"]).items():
                 if f"samples-{policy}" in checkpoint.sections:
                     self._last_ledgers[policy] = then
@@ -215,8 +227,8 @@ class Controller:
                 self._run(interrupts)
             if self._failure is not None:
                 self._status = "failed"
-            elif interrupts.is_set:
-                self._status, self._reason = "interrupted", self._interrupted(interrupts) or ""
+            elif (reason := self._interrupted(interrupts)) is not None:
+                self._status, self._reason = "interrupted", reason
             else:
                 self._status = "completed"
         except BaseException as error:
@@ -252,6 +264,7 @@ class Controller:
                 self._absorb(messages)
                 if self._watcher is not None:
                     self._watched = self._watcher.hear(messages)
+                self._supervise(launcher)
                 self._show()
                 self._show_state()
                 if time.monotonic() >= save_at and self._may_save():
@@ -259,13 +272,14 @@ class Controller:
                     launcher.save(self._saving.order())
             # Inline, a failure leaves a worker half through its step: nothing to go on from.
             is_sound = self._failure is None or self._experiment.launcher != "inline"
+            self._is_stopping = True
             launcher.stop(self._saving.order() if is_sound else None)
             deadline = time.monotonic() + _STOP_SECONDS
             while self._ledgers is None and time.monotonic() < deadline:
                 self._absorb(launcher.poll(_POLL_SECONDS))
             if self._ledgers is None:
                 words = f"did not stop within {_STOP_SECONDS:.0f} s and was ended"
-                self._on_failure(Failure("node-agent", words, ""))
+                self._fail(Failure("node-agent", words, ""))
                 self._reason = f"node-agent: {words}"
         finally:
             self._ended = time.monotonic()
@@ -277,6 +291,20 @@ class Controller:
             return InlineLauncher(self._plan, lambda: interrupts.is_set)
         return LocalLauncher(self._plan, path)
 
+    def _supervise(self, launcher: Launcher) -> None:
+        """Have those started again whose time has come, and tell agents what they may need."""
+        newest = self._saving.last or (self._checkpoint and self._checkpoint.path)
+        now = time.monotonic()
+        for order in self._lives.orders(None if newest is None else str(newest), now):
+            if isinstance(order, Restart) and any(map(self._lives.is_writer, order.workers)):
+                self._saving.forget()
+            launcher.tell(order)
+        if now >= self._backup_at:
+            self._backup_at = now + _BACKUP_SECONDS
+            keep = self._experiment.checkpoint.keep
+            manifest = msgspec.json.encode(self._manifest())
+            launcher.tell(Backup(str(self._folder.checkpoints), keep, manifest))
+
     def _may_save(self) -> bool:
         return bool(self._progress.version) and not self._failure and not self._saving.is_busy
 
@@ -285,28 +313,14 @@ class Controller:
         return bool(self._reason)
 
     def _failed(self) -> str | None:
-        if self._failure is None and self._waiting_for and self._seconds_now() > _READY_SECONDS:
-            names = ", ".join(sorted(self._waiting_for))
-            self._on_failure(
-                Failure(names, f"{names} did not get ready within {_READY_SECONDS:.0f} s", "")
-            )
-        if self._failure is None:
-            self._check_silence()
+        if self._failure is None and (overdue := self._lives.overdue(time.monotonic())):
+            self._fail(overdue)
         return None if self._failure is None else f"{self._failure.worker}: {self._failure.message}"
-
-    def _check_silence(self) -> None:
-        """A worker that is stuck inside a call does not report: better a reason than a hang."""
-        now = time.monotonic()
-        for worker in self._heard:
-            ranks = self._plan.ranks_of(worker)  # who waits for another does not report
-            if now - max(self._heard.get(rank, 0.0) for rank in ranks) > _SILENT_SECONDS:
-                words = f"{worker} has not reported for {_SILENT_SECONDS:.0f} s: it hangs in a call"
-                self._on_failure(Failure(worker, words, ""))
-                return
 
     def _interrupted(self, interrupts: Interrupts) -> str | None:
         if interrupts.signal is None:
-            return None
+            to = self._lives.preempted
+            return None if to is None else f"stopped by SIGTERM to {to}"
         return f"stopped by {signal.Signals(interrupts.signal).name}"
 
     def _stop_rule(self) -> str | None:
@@ -324,18 +338,12 @@ class Controller:
 
     def _absorb(self, messages: Sequence[Message]) -> None:
         for message in messages:
+            self._lives.hear(message, time.monotonic())
             if isinstance(message, Report):
-                self._heard[message.worker] = time.monotonic()
-                self._progress.on_report(
-                    message.worker, message.counters, message.seconds, message.episodes
-                )
-                for update in message.updates:
-                    policy = self._plan.worker(message.worker).policy
-                    self._learned(policy, self._progress.on_update(policy, update))
+                self._on_report(message)
             elif isinstance(message, Evaluated):
                 self._on_evaluated(message.result)
             elif isinstance(message, Ready):
-                self._waiting_for.discard(message.worker)
                 name = f"logs/{message.worker}.json"
                 self._writes.attempt(name, self._folder.write, name, _ready_facts(message))
             elif isinstance(message, Failure):
@@ -343,16 +351,50 @@ class Controller:
             elif isinstance(message, Accounts):
                 self._last_ledgers = _ledgers_of(message.ledgers)
             elif isinstance(message, Saved):
-                self._saving.add(message, self._manifest())
+                self._on_saved(message)
             elif isinstance(message, Stopped):
                 self._ledgers = _ledgers_of(message.ledgers)
                 if not message.ledgers:  # the agent died with its arenas: its last word counts
                     self._ledgers = {p: then.ended() for p, then in self._last_ledgers.items()}
 
+    def _on_report(self, report: Report) -> None:
+        self._progress.on_report(
+            report.worker, report.counters, report.seconds, report.episodes, report.incarnation
+        )
+        for update in report.updates:
+            policy = self._plan.worker(report.worker).policy
+            self._learned(policy, self._progress.on_update(policy, update))
+
+    def _on_saved(self, saved: Saved) -> None:
+        """Take in a part of a checkpoint; a whole one is what dead trainers go on from."""
+        before = self._saving.last
+        self._saving.add(saved, self._manifest())
+        if self._saving.last != before:
+            self._lives.saved(saved)
+
     def _on_failure(self, failure: Failure) -> None:
-        """Keep every failure in errors/; the first one is the reason."""
+        """A death: the run ends with it, or goes on."""
+        if self._is_stopping and not self._lives.is_writer(failure.worker):
+            self._keep_error(failure)  # it was to end anyway
+            return
+        if self._is_stopping or self._failure or self._experiment.launcher == "inline":
+            self._fail(failure)
+            return
+        verdict = self._lives.died(failure, time.monotonic())
+        if verdict.reason is not None:
+            self._fail(msgspec.structs.replace(failure, message=verdict.reason))
+            return
+        path = self._keep_error(failure)
+        if verdict.note is not None:
+            self._say(f"note: {verdict.note} (kept in {path})")
+
+    def _keep_error(self, failure: Failure) -> Path:
         text = f"{failure.worker}: {failure.message}\n\n{failure.traceback}"
-        path = self._folder.write_error(failure.worker.replace("/", "-")[:80], text)
+        return self._folder.write_error(failure.worker.replace("/", "-")[:80], text)
+
+    def _fail(self, failure: Failure) -> None:
+        """End the run: the first failure is the reason, all are kept in errors/."""
+        path = self._keep_error(failure)
         if self._failure is None:
             self._failure = failure
             self._say(f"{failure.worker} failed: {failure.message}")
@@ -429,7 +471,7 @@ class Controller:
                 on_step=on_step,
             )
         except SrlError as error:
-            self._on_failure(failure_of("evaluator-0", error))
+            self._fail(failure_of("evaluator-0", error))
             self._status, self._reason = "failed", f"evaluator-0: {error}"
             return
         self._eval_return = result.mean
@@ -469,6 +511,7 @@ class Controller:
             "seconds": self._seconds(),
             "progress": self._progress.to_dict(),
             "ledgers_before": {p: asdict(ledger) for p, ledger in self._ledgers_before.items()},
+            "rolled_back": self._lives.rolled_back,
             "restored": restored,
             "not_restored": not_restored,
         }
@@ -512,7 +555,7 @@ class Controller:
             "staleness_mean": progress.staleness_mean,
             "staleness_max": progress.staleness_max,
             **_blocks(sum(ledgers.values(), Ledger())),
-            "blocks_rolled_back": 0,
+            "blocks_rolled_back": sum(self._lives.rolled_back.values()),
             "policies": {
                 name: {
                     **policy.summary(),
@@ -521,7 +564,7 @@ class Controller:
                 }
                 for name, policy in progress.policies.items()
             },
-            "worker_restarts": 0,
+            "worker_restarts": self._lives.restarts,
             "writes_lost": dict(self._writes.lost),
             "bottleneck": progress.bottleneck(),
             "time_split": progress.splits(),

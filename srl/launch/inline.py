@@ -19,7 +19,17 @@ from srl.launch.plan import Plan
 from srl.launch.process import use_allocator, use_threads
 from srl.learning.checkpoint import Checkpoint, write_part
 from srl.streams.samples.workspace import load_workspace, save_workspace
-from srl.transport.control import Accounts, Message, Ready, Save, Saved, Stopped
+from srl.transport.control import (
+    Accounts,
+    Backup,
+    Message,
+    Ready,
+    Restart,
+    Retire,
+    Save,
+    Saved,
+    Stopped,
+)
 from srl.workers.run import evaluations_of, failure_of, report_of
 
 
@@ -85,6 +95,9 @@ class InlineLauncher:
         }
         part = write_part(Path(order.folder), "inline", sections)
         self._messages.append(Saved("inline", order.serial, part, versions, self._ledgers()))
+
+    def tell(self, order: Restart | Retire | Backup) -> None:
+        """There is nobody to tell: workers and controller are one process, and die together."""
 
     def stop(self, order: Save | None) -> None:
         """Save and say what became of every block."""

@@ -15,7 +15,18 @@ from srl.launch.plan import Plan
 from srl.launch.process import thread_environment
 from srl.launch.socket_folder import make_socket_folder
 from srl.learning.checkpoint import Checkpoint
-from srl.transport.control import Failure, Message, Save, StartNode, Stop, Stopped, channel_pair
+from srl.transport.control import (
+    Backup,
+    Failure,
+    Message,
+    Restart,
+    Retire,
+    Save,
+    StartNode,
+    Stop,
+    Stopped,
+    channel_pair,
+)
 
 
 class LocalLauncher:
@@ -79,6 +90,10 @@ class LocalLauncher:
 
     def save(self, order: Save) -> None:
         """Have every trainer write its part between two batches."""
+        self._channel.send(order)
+
+    def tell(self, order: Restart | Retire | Backup) -> None:
+        """Pass an order of the supervisor on to the agent."""
         self._channel.send(order)
 
     def stop(self, order: Save | None) -> None:

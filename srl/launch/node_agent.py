@@ -3,7 +3,8 @@
     python -m srl.launch.node_agent CHANNEL_FD SOCKET_FOLDER
 
 It owns the host's arenas (anonymous memory, handed to workers by descriptor) and its folder of
-sockets. When the controller is gone it ends its workers and itself.
+sockets. It starts workers again when the controller says so. When the controller is gone it has a
+last checkpoint written, and ends its workers and itself.
 """
 
 import logging
@@ -14,6 +15,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 import zmq
@@ -25,13 +27,19 @@ from srl.launch.limits import raise_descriptors
 from srl.launch.owner import write_owner
 from srl.launch.plan import Plan, worker_name
 from srl.launch.process import use_log
+from srl.launch.saving import Saving
 from srl.transport.arena import Arena
 from srl.transport.control import (
     Accounts,
+    Backup,
     Channel,
     Configure,
     Failure,
     Message,
+    Preempted,
+    Restart,
+    Restarted,
+    Retire,
     Save,
     Saved,
     StartNode,
@@ -51,15 +59,18 @@ _GRACE_SECONDS = {"evaluator": 15.0, "actor": 15.0, "policy": 10.0, "trainer": 1
 """A healthy worker ends within a step, but an env may reset for seconds, on cores that are busy."""
 _SAVE_GRACE_SECONDS = 60.0
 _ALONE_GRACE_SECONDS = 1.0
-"""Where the controller is gone."""
+"""Where the controller is gone, and the worker has nothing to save."""
 
 
 class _Process:
     """A worker's process and the channel to it."""
 
-    def __init__(self, name: str, kind: str, popen: Child, channel: Channel) -> None:
+    def __init__(
+        self, name: str, kind: str, incarnation: int, popen: Child, channel: Channel
+    ) -> None:
         self.name = name
         self.kind = kind
+        self.incarnation = incarnation
         self.popen = popen
         self.channel = channel
         self.has_reported_failure = False
@@ -73,16 +84,22 @@ class NodeAgent:
         self._order = order
         self._plan = msgspec.json.decode(order.plan, type=Plan)
         self._arenas: dict[str, Arena] = {}
-        self._processes: list[_Process] = []
+        self._processes: dict[str, _Process] = {}
         self._folder = Path(order.socket_folder)
-        self._writers = frozenset(self._plan.writers())
+        self._writers = frozenset(self._plan.writers()) & frozenset(order.workers)
+        self._backup: Backup | None = None
+        self._is_preempted = False
 
     def run(self) -> None:
         """Run until the controller says stop, or is gone."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
             self._start()
             save = self._watch()
-            self._stop_workers(save)
+            if self._controller.closed:
+                self._stop_alone()
+            else:
+                self._stop_workers(save)
             self._controller.send(Stopped(self._ledgers()))
         finally:
             self._sweep()
@@ -94,9 +111,9 @@ class NodeAgent:
             self._arenas[name] = Arena.create(name, num_bytes)
         # Actors first: they are ready at once, and others import for seconds.
         for name in sorted(self._order.workers, key=lambda n: self._plan.worker(n).kind != "actor"):
-            self._processes.append(self._spawn(name))
+            self._processes[name] = self._spawn(name, 1, self._order.state)
 
-    def _spawn(self, name: str) -> _Process:
+    def _spawn(self, name: str, incarnation: int, state: str | None) -> _Process:
         mine, theirs = channel_pair()
         kind = self._plan.worker(name).kind
         log_file = Path(self._order.log_folder) / f"{name}.log"
@@ -115,17 +132,17 @@ class NodeAgent:
                 arenas={n: (a.fd or 0, a.buffer.nbytes) for n, a in self._arenas.items()},
                 socket_folder=str(self._folder),
                 python_path=self._order.python_path,
-                incarnation=1,
-                state=self._order.state,
+                incarnation=incarnation,
+                state=state,
             )
         )
-        return _Process(name, kind, popen, mine)
+        return _Process(name, kind, incarnation, popen, mine)
 
     def _fork_actor(self, log_file: Path, mine: Channel, theirs: socket.socket) -> Child:
         from srl.workers import actor, run  # noqa: F401 - what every actor needs
 
         import_family(self._plan.experiment["env"]["name"])
-        others = [self._controller, mine, *(process.channel for process in self._processes)]
+        others = [self._controller, mine, *(p.channel for p in self._processes.values())]
 
         def work() -> int:
             for channel in others:  # held here, they would outlive the agent
@@ -142,31 +159,66 @@ class NodeAgent:
             for message in self._controller.recv_all():
                 if isinstance(message, Stop):
                     return message.save
-                if isinstance(message, Save):
-                    for process in self._processes:
-                        if process.name in self._writers:
-                            process.channel.send(message)
+                self._obey(message)
             if self._controller.closed:
-                log.warning("the controller is gone: ending all workers")
                 return None
+            if self._is_preempted:
+                self._is_preempted = False
+                self._controller.send(Preempted("node-agent"))
             self._forward()
             self._report_deaths()
             if time.monotonic() >= accounts_at:
                 accounts_at = time.monotonic() + _ACCOUNTS_SECONDS
                 self._controller.send(Accounts(self._ledgers()))
 
+    def _obey(self, message: Message) -> None:
+        """Do what the controller orders while the run goes on."""
+        if isinstance(message, Save):
+            for name in self._writers:
+                self._processes[name].channel.send(message)
+        elif isinstance(message, Restart):
+            self._restart(message)
+        elif isinstance(message, Retire):
+            for process in self._of_kind("trainer"):
+                process.channel.send(message)
+        elif isinstance(message, Backup):
+            self._backup = message
+
+    def _restart(self, order: Restart) -> None:
+        """End what is left of these workers, then begin their next lives."""
+        mine = [name for name in order.workers if name in self._processes]
+        for name in mine:
+            self._end(self._processes[name])
+        self._controller.send(Restarted(mine, self._ledgers()))
+        for name in mine:
+            log.info("%s begins its life number %d", name, order.incarnation)
+            self._processes[name] = self._spawn(name, order.incarnation, order.state)
+
+    def _end(self, process: _Process) -> None:
+        """End a process at once, hear its last words, and close the channel to it."""
+        if process.popen.poll() is None:
+            process.popen.kill()
+        process.popen.wait(timeout=10)
+        for message in process.channel.recv_all():
+            if not isinstance(message, Failure):  # it is ended on purpose
+                self._controller.send(message)
+        process.channel.close()
+
+    def _on_sigterm(self, _: int, __: FrameType | None) -> None:
+        self._is_preempted = True
+
     def _wait(self) -> None:
         poller = zmq.Poller()
         if not self._controller.closed:
             poller.register(self._controller.fileno(), zmq.POLLIN)
-        for process in self._processes:
+        for process in self._processes.values():
             if not process.channel.closed:
                 poller.register(process.channel.fileno(), zmq.POLLIN)
         poller.poll(_POLL_MILLISECONDS)
 
     def _forward(self) -> list[Message]:
         forwarded: list[Message] = []
-        for process in self._processes:
+        for process in self._processes.values():
             for message in process.channel.recv_all():
                 process.has_reported_failure |= isinstance(message, Failure)
                 self._controller.send(message)
@@ -174,7 +226,7 @@ class NodeAgent:
         return forwarded
 
     def _report_deaths(self) -> None:
-        for process in self._processes:
+        for process in self._processes.values():
             code = process.popen.poll()
             if code is not None and not process.has_reported_failure:
                 self._forward()  # its last words may have come just now
@@ -182,11 +234,30 @@ class NodeAgent:
                     continue
                 process.has_reported_failure = True
                 log_file = Path(self._order.log_folder) / f"{process.name}.log"
+                words = _describe_exit(process.name, code)
                 self._controller.send(
-                    Failure(process.name, _describe_exit(process.name, code), _tail(log_file))
+                    Failure(process.name, words, _tail(log_file), process.incarnation)
                 )
 
-    def _stop_workers(self, save: Save | None) -> None:
+    def _stop_alone(self) -> None:
+        """The controller is gone: have a last checkpoint written as it would have been."""
+        log.warning("the controller is gone: ending all workers")
+        backup, saving = self._backup, None
+        if backup is not None and self._writers == frozenset(self._plan.writers()):
+            saving = Saving(Path(backup.folder), self._writers, backup.keep)
+        try:
+            heard = self._stop_workers(None if saving is None else saving.order())
+        except OSError as error:
+            log.warning("the last checkpoint was not written: %s", error)
+            return
+        if saving is not None and backup is not None:
+            for message in heard:
+                if isinstance(message, Saved):
+                    saving.add(message, msgspec.json.decode(backup.manifest))
+
+    def _stop_workers(self, save: Save | None) -> list[Message]:
+        """Stop in order; returns what the workers said meanwhile."""
+        heard: list[Message] = []
         if any(process.popen.poll() is not None for process in self._of_kind("trainer")):
             save = None  # one rank is gone, and with it its group: the last checkpoint counts
         for kind in _STOP_ORDER:
@@ -196,19 +267,23 @@ class NodeAgent:
                 process.channel.send(Stop(order))
                 if order is not None:
                     saving.add((process.name, order.serial))
-            self._await_exit(processes, saving, _GRACE_SECONDS[kind])
+            heard += self._await_exit(processes, saving, _GRACE_SECONDS[kind])
+        return heard
 
     def _await_exit(
         self, processes: list[_Process], saving: set[tuple[str, int]], grace: float
-    ) -> None:
-        """Wait for the end of these workers; longer while some of them write their part."""
+    ) -> list[Message]:
+        """Wait for the end of these workers, longer while some write their part; what they said."""
+        heard: list[Message] = []
         deadline = time.monotonic() + (_SAVE_GRACE_SECONDS if saving else grace)
         while any(p.popen.poll() is None for p in processes) and time.monotonic() < deadline:
             self._controller.recv_all()  # nothing but its end matters now
-            if self._controller.closed:
+            if self._controller.closed and not saving:
                 deadline = min(deadline, time.monotonic() + _ALONE_GRACE_SECONDS)
             self._wait()
-            saved = {(m.worker, m.serial) for m in self._forward() if isinstance(m, Saved)}
+            now = self._forward()
+            heard += now
+            saved = {(m.worker, m.serial) for m in now if isinstance(m, Saved)}
             if saved and not (saving := saving - saved):
                 deadline = min(deadline, time.monotonic() + grace)
         for process in processes:
@@ -216,25 +291,24 @@ class NodeAgent:
                 log.warning("%s did not stop in time: killing it", process.name)
                 process.popen.kill()
             process.popen.wait(timeout=10)
-        self._forward()
+        return heard + self._forward()
 
     def _ledgers(self) -> dict[str, dict[str, int]]:
         num_actors = self._plan.experiment["actors"]["count"]
-        processes = {process.name: process for process in self._processes}
         ledgers = {}
         for route in self._plan.learning:
             buffer = self._arenas[f"samples/{route.policy}"].buffer
             table = SlotTable(buffer, num_actors, route.slots, self._plan.num_ranks)
             names = [worker_name("trainer", route.policy, i) for i in range(self._plan.num_ranks)]
-            lives = [processes[name].popen.poll() in (None, 0) for name in names]
+            lives = [self._processes[name].popen.poll() in (None, 0) for name in names]
             ledgers[route.policy] = asdict(table.ledger(consumer_lives=lives))
         return ledgers
 
     def _of_kind(self, kind: str) -> list[_Process]:
-        return [process for process in self._processes if process.kind == kind]
+        return [process for process in self._processes.values() if process.kind == kind]
 
     def _sweep(self) -> None:
-        for process in self._processes:
+        for process in self._processes.values():
             if process.popen.poll() is None:
                 process.popen.kill()
                 process.popen.wait(timeout=10)

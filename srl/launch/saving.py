@@ -1,5 +1,6 @@
 """Gathers the parts of a checkpoint from its writers and, when all are there, makes them one."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,19 @@ class Saving:
         self._writers = writers
         self._keep = keep
         self._serial = 0
+        self._last: Path | None = None
         self._open: dict[int, _Open] = {}
+
+    @property
+    def last(self) -> Path | None:
+        """The newest checkpoint made whole here."""
+        return self._last
+
+    def forget(self) -> None:
+        """Give up what is not whole yet: one of its writers died."""
+        for pending in self._open.values():
+            shutil.rmtree(pending.aside, ignore_errors=True)
+        self._open.clear()
 
     @property
     def is_busy(self) -> bool:
@@ -62,7 +75,7 @@ class Saving:
             return
         del self._open[saved.serial]
         ledgers = {p: ledger for s in pending.saved for p, ledger in s.ledgers.items()}
-        commit_checkpoint(
+        self._last = commit_checkpoint(
             pending.aside,
             [s.part for s in pending.saved],
             versions={p: version for s in pending.saved for p, version in s.versions.items()},

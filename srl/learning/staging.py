@@ -102,6 +102,11 @@ class Staging:
         self.gate.rebase(version)
         self._next_version = version
 
+    def retire(self, producer: int) -> None:
+        """Grant nothing more to a producer that will not come back, and withdraw what it had."""
+        if producer in self._places:
+            self.gate.retire(self._places[producer])
+
     def pump(self) -> None:
         """Copy what has arrived into batches, as far as there is room; then deal grants."""
         while self._has_room():
@@ -192,7 +197,7 @@ class Staging:
 
     def _stage(self, delivery: Delivery) -> None:
         block, gate = delivery.block, self.gate
-        gate.delivered[self._places[delivery.producer]] += 1
+        gate.deliver(self._places[delivery.producer])
         valid = block["valid"][self._learned]
         versions = block["version"][self._learned][valid]
         oldest = int(versions.min()) if versions.size else self._next_version
@@ -282,6 +287,12 @@ class StagingThread:
         """The batch's memory is free again: the thread deals grants and goes on staging."""
         with self._lock:  # only the thread may use the stream's sockets
             self._staging.release(batch, version)
+        self._poke.set()
+
+    def retire(self, producer: int) -> None:
+        """Expect nothing more of a producer."""
+        with self._lock:
+            self._staging.retire(producer)
         self._poke.set()
 
     def close(self) -> None:

@@ -35,11 +35,28 @@ class Gate:
         """Blocks granted that were dropped, lost or abandoned."""
         self.base = 0
         """Blocks learned before this gate was opened: those of a resumed run."""
+        self.retired = set[int]()
+        """Producers that will not come back."""
 
     def rebase(self, version: int) -> None:
         """Start at a recovered version: nothing is accepted or running."""
         self.version = version
         self.base = version * self.batch
+
+    def retire(self, producer: int) -> None:
+        """Withdraw what a producer was granted and did not deliver; grant it nothing more.
+
+        Blocks of it that are on their way are still taken: see `deliver`.
+        """
+        if producer not in self.retired:
+            self.retired.add(producer)
+            self.withdrawn += max(0, self.limits[producer] - self.delivered[producer])
+
+    def deliver(self, producer: int) -> None:
+        """Count a block that has arrived."""
+        self.delivered[producer] += 1
+        if producer in self.retired:  # it was withdrawn, and comes after all
+            self.withdrawn -= 1
 
     def deal(self) -> list[int]:
         """Grant what the rule allows; returns every producer's limit."""
@@ -49,7 +66,9 @@ class Gate:
             max_staleness=self.max_staleness,
             withdrawn=self.withdrawn,
         )
-        producers = range(len(self.limits))
+        producers = [p for p in range(len(self.limits)) if p not in self.retired]
+        if not producers:
+            return self.limits
         for _ in range(allowed - self.base - sum(self.limits)):
             fewest = min(
                 producers, key=lambda p: (self.limits[p] - self.delivered[p], self.limits[p])

@@ -100,8 +100,9 @@ class Progress:
         self.seconds_before = 0.0
         self.policies = {name: PolicyProgress() for name in policies}
         self.policies |= {name: PolicyProgress(frozen=True) for name in frozen}
-        self._counters: dict[str, Mapping[str, int]] = {}
-        self._seconds: dict[str, Mapping[str, float]] = {}
+        self._counters: dict[tuple[str, int], Mapping[str, int]] = {}
+        """Of every life of every worker."""
+        self._seconds: dict[tuple[str, int], Mapping[str, float]] = {}
 
     @property
     def learning(self) -> list[PolicyProgress]:
@@ -114,10 +115,11 @@ class Progress:
         counters: Mapping[str, int],
         seconds: Mapping[str, float],
         episodes: Iterable[tuple[float, int, str]],
+        incarnation: int = 1,
     ) -> None:
-        """Take in a worker's totals and its new episodes."""
-        self._counters[worker] = counters
-        self._seconds[worker] = seconds
+        """Take in a worker's totals of one of its lives, and its new episodes."""
+        self._counters[worker, incarnation] = counters
+        self._seconds[worker, incarnation] = seconds
         for episode in episodes:
             finished = Episode(*episode)
             self.policies[finished.policy].on_episode(finished)
@@ -187,7 +189,7 @@ class Progress:
     def splits(self) -> dict[str, dict[str, float]]:
         """Time split by worker kind, in seconds over all workers of the kind."""
         splits: dict[str, dict[str, float]] = {}
-        for worker, seconds in self._seconds.items():
+        for (worker, _), seconds in self._seconds.items():
             split = splits.setdefault(worker.partition("-")[0], {})
             for name, value in seconds.items():
                 split[name] = split.get(name, 0.0) + value

@@ -45,6 +45,43 @@ class StartNode(msgspec.Struct, tag=True):
     state: str | None = None
 
 
+class Restart(msgspec.Struct, tag=True):
+    """To a node agent: end these workers where they still live, then start them again."""
+
+    workers: list[str]
+    incarnation: int
+    state: str | None
+    """Checkpoint that trainers go on from."""
+
+
+class Restarted(msgspec.Struct, tag=True):
+    """From a node agent: these workers are gone, and their next life begins."""
+
+    workers: list[str]
+    ledgers: dict[str, dict[str, int]]
+    """Policy to what had become of its blocks in between."""
+
+
+class Retire(msgspec.Struct, tag=True):
+    """To trainers, by their node agents: this actor will not come back."""
+
+    actor: int
+
+
+class Backup(msgspec.Struct, tag=True):
+    """To a node agent, now and then: how to write a checkpoint should the controller be lost."""
+
+    folder: str
+    keep: int
+    manifest: bytes
+
+
+class Preempted(msgspec.Struct, tag=True):
+    """From a worker or a node agent: the host's owner told it to go (SIGTERM)."""
+
+    worker: str
+
+
 class Stop(msgspec.Struct, tag=True):
     """Stop in order; with `save`, trainers write their parts of a checkpoint first."""
 
@@ -88,12 +125,14 @@ class Ready(msgspec.Struct, tag=True):
     cpu_seconds: float
     resident_megabytes: float
     has_torch: bool
+    incarnation: int = 1
 
 
 class Report(msgspec.Struct, tag=True):
-    """From a worker, several times a second. Counters and seconds are totals."""
+    """From a worker, several times a second. Counters and seconds are totals of this life of it."""
 
     worker: str
+    incarnation: int = 1
     counters: dict[str, int] = {}
     seconds: dict[str, float] = {}
     episodes: list[tuple[float, int, str]] = []
@@ -114,8 +153,13 @@ class Failure(msgspec.Struct, tag=True):
     worker: str
     message: str
     traceback: str
+    incarnation: int = 1
     is_user_error: bool = False
     """The message is meant for the user and says all: no traceback needed."""
+    is_raised: bool = False
+    """The worker raised it, and was not killed."""
+    is_final: bool = False
+    """It would come again in another life: a wrong option, an env that cannot work."""
 
 
 class Accounts(msgspec.Struct, tag=True):
@@ -133,6 +177,11 @@ class Stopped(msgspec.Struct, tag=True):
 Message = (
     Configure
     | StartNode
+    | Restart
+    | Restarted
+    | Retire
+    | Backup
+    | Preempted
     | Stop
     | Save
     | Saved

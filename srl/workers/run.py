@@ -20,13 +20,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 import numpy as np
 import zmq
 
 from srl.core.collective import Alone, Group
-from srl.core.errors import SrlError
+from srl.core.errors import SrlError, StreamError
 from srl.core.worker import Worker
 from srl.launch.connect import ShmConnector, build_worker
 from srl.launch.plan import Plan, worker_name
@@ -38,8 +39,10 @@ from srl.transport.control import (
     Evaluated,
     Failure,
     Message,
+    Preempted,
     Ready,
     Report,
+    Retire,
     Save,
     Saved,
     Stop,
@@ -55,6 +58,8 @@ _CONFIGURE_SECONDS = 60.0
 _REPORT_SECONDS = 0.25
 _WAIT_MILLISECONDS = 200
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_LIFE_BITS = 48
+"""Above the versions of a run."""
 _ACTOR_NICENESS = 5
 """Where actors keep every core busy, who answers all of them must not wait its turn for one."""
 
@@ -66,6 +71,7 @@ def main(fd: int) -> int:
     _die_with_parent()
     use_log()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    signal.signal(signal.SIGTERM, _preemption.on_signal)
     channel = Channel.from_fd(fd)
     configure = _wait_for_configure(channel)
     _call_itself(configure.worker)
@@ -78,7 +84,21 @@ def main(fd: int) -> int:
         with contextlib.closing(_join_group(configure, plan)) as group:
             return _run(configure, plan, buffers, group, channel)
     except Exception as error:  # noqa: BLE001 - the one place that reports a worker's error
-        return _fail(configure.worker, error, channel)
+        return _fail(configure, error, channel)
+
+
+class _Preemption:
+    """Whether the host's owner told this process to go, and nobody heard of it yet."""
+
+    def __init__(self) -> None:
+        self.is_news = False
+
+    def on_signal(self, _: int, __: FrameType | None) -> None:
+        """SIGTERM came; the loop sees to it between two steps."""
+        self.is_news = True
+
+
+_preemption = _Preemption()
 
 
 def _run(
@@ -89,38 +109,43 @@ def _run(
     channel: Channel,
 ) -> int:
     worker = _build(configure, plan, buffers, group)
+    loop = _Loop(worker, configure.incarnation, channel)
     try:
         try:
-            _loop(worker, channel, lambda: _ledgers(plan, configure.worker, buffers))
+            loop.run(lambda: _ledgers(plan, configure.worker, buffers))
         finally:
-            _report(worker, channel)
+            loop.report()
     except Exception as error:  # noqa: BLE001 - before `close`, where a rank waits for the others
-        return _fail(configure.worker, error, channel)
+        return _fail(configure, error, channel)
     finally:
         worker.close()
     return 0
 
 
-def _fail(worker: str, error: Exception, channel: Channel) -> int:
+def _fail(configure: Configure, error: Exception, channel: Channel) -> int:
     traceback.print_exc()
-    channel.send(failure_of(worker, error))
+    channel.send(failure_of(configure.worker, error, configure.incarnation))
     return 1
 
 
-def failure_of(worker: str, error: Exception) -> Failure:
+def failure_of(worker: str, error: Exception, incarnation: int = 1) -> Failure:
     """The report of an error that a worker raised."""
     return Failure(
         worker=worker,
+        incarnation=incarnation,
         message=f"{error}" if isinstance(error, SrlError) else f"{type(error).__name__}: {error}",
         traceback="".join(traceback.format_exception(error)),
         is_user_error=isinstance(error, SrlError),
+        is_raised=True,
+        is_final=isinstance(error, SrlError) and not isinstance(error, StreamError),
     )
 
 
-def report_of(worker: Worker) -> Report:
+def report_of(worker: Worker, incarnation: int = 1) -> Report:
     """What the worker has to say since the last report."""
     return Report(
         worker=worker.name,
+        incarnation=incarnation,
         counters=dict(worker.telemetry.counters),
         seconds=dict(worker.telemetry.seconds),
         episodes=[(e.agent_return, e.length, e.policy) for e in worker.telemetry.take_episodes()],
@@ -131,11 +156,6 @@ def report_of(worker: Worker) -> Report:
 def evaluations_of(worker: Worker) -> list[Evaluated]:
     """What the worker has evaluated since it was last asked."""
     return [Evaluated(worker.name, result) for result in worker.telemetry.take_evaluations()]
-
-
-def _report(worker: Worker, channel: Channel) -> None:
-    for message in (report_of(worker), *evaluations_of(worker)):
-        channel.send(message)
 
 
 def _wait_for_configure(channel: Channel) -> Configure:
@@ -171,6 +191,10 @@ def _build(
     configure: Configure, plan: Plan, buffers: dict[str, np.ndarray], group: Group
 ) -> Worker:
     planned = plan.worker(configure.worker)
+    if configure.incarnation > 1 and planned.kind != "trainer":
+        # another life draws other numbers, or it would play the same episodes again
+        begun = plan.restarted_at + (configure.incarnation << _LIFE_BITS)
+        plan = msgspec.structs.replace(plan, restarted_at=begun)
     if plan.device(planned).startswith("cuda"):
         import_module("srl.learning.gpu").use(plan.device(planned))
     connector = ShmConnector(plan, buffers, configure.socket_folder, configure.incarnation, group)
@@ -183,6 +207,9 @@ def _build(
 
         sections = read_checkpoint(Path(configure.state)).sections
         worker.load(sections[worker_name("trainer", planned.policy, 0)])  # rank 0's is everyone's
+    if planned.kind == "trainer":
+        published = connector.subscriber(plan.route(planned.policy)).latest()
+        worker.follow(published)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
     return worker
 
 
@@ -195,55 +222,76 @@ def _ledgers(plan: Plan, worker: str, buffers: dict[str, np.ndarray]) -> Ledgers
     return {route.policy: asdict(table.ledger(consumer_lives=True))}
 
 
-def _loop(worker: Worker, channel: Channel, ledgers: Callable[[], Ledgers]) -> None:
-    worker.open()
-    channel.send(_ready(worker))
-    poller = zmq.Poller()
-    poller.register(channel.fileno(), zmq.POLLIN)
-    for pollable in worker.pollables():
-        poller.register(pollable, zmq.POLLIN)
-    report_at = 0.0
-    while True:
-        moved = worker.step()
-        now = time.monotonic()
-        if now >= report_at:
-            report_at = now + _REPORT_SECONDS
-            _report(worker, channel)
-            if _is_over(worker, channel, ledgers):
-                break
-        if not moved:
-            with worker.telemetry.time(worker.waiting):
-                ready = dict(poller.poll(_WAIT_MILLISECONDS))
-            if channel.fileno() in ready:
-                report_at = 0.0
+class _Loop:
+    """Steps a worker until it is told to stop, or nobody is left to tell it."""
+
+    def __init__(self, worker: Worker, incarnation: int, channel: Channel) -> None:
+        self._worker = worker
+        self._incarnation = incarnation
+        self._channel = channel
+
+    def run(self, ledgers: Callable[[], Ledgers]) -> None:
+        """Step, report, and wait where there is nothing to do."""
+        worker, channel = self._worker, self._channel
+        worker.open()
+        channel.send(_ready(worker, self._incarnation))
+        poller = zmq.Poller()
+        poller.register(channel.fileno(), zmq.POLLIN)
+        for pollable in worker.pollables():
+            poller.register(pollable, zmq.POLLIN)
+        report_at = 0.0
+        while True:
+            moved = worker.step()
+            now = time.monotonic()
+            if now >= report_at:
+                report_at = now + _REPORT_SECONDS
+                self.report()
+                if self._is_over(ledgers):
+                    break
+            if not moved:
+                with worker.telemetry.time(worker.waiting):
+                    ready = dict(poller.poll(_WAIT_MILLISECONDS))
+                if channel.fileno() in ready:
+                    report_at = 0.0
+
+    def report(self) -> None:
+        """Say what is new."""
+        if _preemption.is_news:
+            _preemption.is_news = False
+            self._channel.send(Preempted(self._worker.name))
+        self._channel.send(report_of(self._worker, self._incarnation))
+        for message in evaluations_of(self._worker):
+            self._channel.send(message)
+
+    def _is_over(self, ledgers: Callable[[], Ledgers]) -> bool:
+        """Do what the agent asks for; True when that is to stop, or when it is gone."""
+        messages: list[Message] = self._channel.recv_all()
+        for message in messages:
+            if isinstance(message, Save):
+                self._save(message, ledgers())
+            elif isinstance(message, Retire):
+                self._worker.retire(message.actor)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
+            elif isinstance(message, Stop):
+                if message.save is not None:
+                    self._save(message.save, ledgers())
+                return True
+        return self._channel.closed
+
+    def _save(self, order: Save, ledgers: Ledgers) -> None:
+        from srl.learning.checkpoint import write_part
+
+        worker, channel = self._worker, self._channel
+        channel.send(report_of(worker, self._incarnation))
+        part = write_part(Path(order.folder), worker.name, {worker.name: worker.save()})
+        version = int(worker.version)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
+        versions = dict.fromkeys(ledgers, version)
+        channel.send(Saved(worker.name, order.serial, part, versions, ledgers))
 
 
-def _is_over(worker: Worker, channel: Channel, ledgers: Callable[[], Ledgers]) -> bool:
-    """Do what the agent asks for; True when that is to stop, or when it is gone."""
-    messages: list[Message] = channel.recv_all()
-    for message in messages:
-        if isinstance(message, Save):
-            _save(worker, channel, message, ledgers())
-        elif isinstance(message, Stop):
-            if message.save is not None:
-                _save(worker, channel, message.save, ledgers())
-            return True
-    return channel.closed
-
-
-def _save(worker: Worker, channel: Channel, order: Save, ledgers: Ledgers) -> None:
-    from srl.learning.checkpoint import write_part
-
-    channel.send(report_of(worker))
-    part = write_part(Path(order.folder), worker.name, {worker.name: worker.save()})
-    version = int(worker.version)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
-    versions = dict.fromkeys(ledgers, version)
-    channel.send(Saved(worker.name, order.serial, part, versions, ledgers))
-
-
-def _ready(worker: Worker) -> Ready:
+def _ready(worker: Worker, incarnation: int) -> Ready:
     return Ready(
         worker=worker.name,
+        incarnation=incarnation,
         pid=os.getpid(),
         cpu_seconds=time.process_time(),
         resident_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

@@ -165,6 +165,19 @@ class Trainer:
         else:
             self._staging.rebase(self.version)
 
+    def follow(self, published: int) -> None:
+        """Go on after the last version that was published here, by an earlier life; -1: by none.
+
+        Versions never go back: what is published next are the weights that were loaded.
+        """
+        if published >= self.version:
+            self.version = published + 1
+            self._staging.rebase(self.version)
+
+    def retire(self, actor: int) -> None:
+        """Expect nothing more of an actor."""
+        (self._thread or self._staging).retire(actor)
+
     def _check_finite(self, metrics: Mapping[str, float]) -> None:
         """Weights that have become NaN are not published, and not saved over good ones."""
         for name, value in metrics.items():

@@ -32,6 +32,9 @@ _KEPT_VERSIONS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class AuditingConfig(PPOConfig):
+    audits: bool = True
+    """Whether rows are compared with the weights that they were answered by."""
+
     def make_learner(
         self, agent: AgentSpec, *, seed: int, compute: Compute, ranks: Collective
     ) -> "AuditingPPO":
@@ -49,6 +52,7 @@ class AuditingPPO(PPO):
         ranks: Collective,
     ) -> None:
         super().__init__(config, agent, seed=seed, compute=compute, ranks=ranks)
+        self.config: AuditingConfig = config
         self._judge = PPOPolicy(config, agent, seed=0, compute=compute)
         self._published: dict[int, Arrays] = {}
         self._version = 0
@@ -57,7 +61,7 @@ class AuditingPPO(PPO):
         weights = {name: array.copy() for name, array in self.policy.weights().items()}
         self._published[self._version] = weights
         self._published.pop(self._version - _KEPT_VERSIONS, None)
-        difference = self._audit(batch)
+        difference = self._audit(batch) if self.config.audits else 0.0
         self._version += 1
         metrics = super().learn(batch, progress)
         checksum = sum(float(np.abs(x).sum()) for x in self._weights())

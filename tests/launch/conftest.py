@@ -87,6 +87,10 @@ class RunProcess:
         wait_until(ready.exists, f"{name} to be ready")
         return int(self.read(f"logs/{name}.json")["pid"])
 
+    def wait_for_new_life(self, name: str, pid: int) -> None:
+        """Until a worker is ready again in another process."""
+        wait_until(lambda: self.pid_of(name) != pid, f"another life of {name}")
+
     def read(self, name: str) -> dict[str, Any]:
         return json.loads((self.folder / name).read_text())
 

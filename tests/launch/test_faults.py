@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from srl.launch.folder import RunFolder
+from srl.learning.checkpoint import read_checkpoint
 
 LONG = ("--launcher", "local", "--inference", "shm", "--stop.env-steps", "100000000")
 KILL_SECONDS = 10.0
+KINDS = ("actors", "policies", "trainers", "evaluators")
+NEVER_AGAIN = tuple(word for kind in KINDS for word in (f"--restarts.{kind}", "0"))
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def moments() -> random.Random:
 def test_run_fails_when_one_process_is_killed(
     victim: str, auditing: str, start_run: Any, moments: random.Random, assert_ledger_adds_up: Any
 ) -> None:
-    run = start_run(auditing, *LONG, "--evaluation.count", "1")
+    run = start_run(auditing, *LONG, *NEVER_AGAIN, "--evaluation.count", "1")
     run.wait_for_rows(3)
     time.sleep(moments.uniform(0, 0.5))
 
@@ -46,6 +49,58 @@ def test_run_fails_when_one_process_is_killed(
     run.assert_nothing_left()
 
 
+@pytest.mark.parametrize("victim", ["actor-0", "policy-0", "trainer-0", "evaluator-0"])
+def test_run_goes_on_when_a_worker_is_killed(
+    victim: str, auditing: str, start_run: Any, moments: random.Random, assert_ledger_adds_up: Any
+) -> None:
+    options = ("--evaluation.count", "1", "--checkpoint.seconds", "0.5")
+    if victim == "trainer-0":  # a new life does not know the weights of versions it did not learn
+        options += ("--algorithm.audits", "False")
+    run = start_run(auditing, *LONG, *options)
+    for _ in range(2):
+        before = len(run.rows())
+        run.wait_for_rows(before + 3)
+        time.sleep(moments.uniform(0, 0.5))
+        killed = run.pid_of(victim)
+        os.kill(killed, signal.SIGKILL)
+        run.wait_for_new_life(victim, killed)
+    run.wait_for_rows(len(run.rows()) + 3)
+    run.popen.send_signal(signal.SIGTERM)
+
+    assert run.wait() == 0
+    summary = run.summary
+    assert summary["status"] == "interrupted"
+    assert summary["worker_restarts"] == 2
+    assert f"{victim} was killed by SIGKILL" in run.output
+    versions = [row["version"] for row in run.rows()]
+    assert versions == sorted(set(versions))  # they never go back
+    assert max(row["staleness_max"] for row in run.rows()) <= 1
+    env_steps = [row["env_steps"] for row in run.rows()]
+    assert env_steps == sorted(env_steps)
+    assert all(row["audit_max_difference"] < 1e-4 for row in run.rows())
+    assert_ledger_adds_up(summary)
+    assert (summary["blocks_rolled_back"] > 0) <= (victim == "trainer-0")
+    assert summary["blocks_consumed"] >= summary["blocks_rolled_back"]
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("told", ["node-agent", "actor-0", "trainer-0"])
+def test_sigterm_to_any_process_ends_the_run_with_a_checkpoint(
+    told: str, auditing: str, start_run: Any, assert_ledger_adds_up: Any
+) -> None:
+    run = start_run(auditing, *LONG)
+    run.wait_for_rows(3)
+
+    os.kill(run.pid_of(told), signal.SIGTERM)
+
+    assert run.wait() == 0
+    assert run.summary["status"] == "interrupted"
+    assert run.summary["reason"] == f"stopped by SIGTERM to {told}"
+    assert len(list((run.folder / "checkpoints").iterdir())) == 1
+    assert_ledger_adds_up(run.summary)
+    run.assert_nothing_left()
+
+
 def test_everything_ends_when_the_controller_is_killed(
     auditing: str, start_run: Any, moments: random.Random, assert_ledger_adds_up: Any
 ) -> None:
@@ -58,6 +113,8 @@ def test_everything_ends_when_the_controller_is_killed(
 
     assert run.wait(KILL_SECONDS) == -signal.SIGKILL
     run.assert_nothing_left()
+    (checkpoint,) = (run.folder / "checkpoints").iterdir()  # the agent had it written
+    assert read_checkpoint(checkpoint).manifest["versions"]["main"] >= 3
     assert_ledger_adds_up(run.summary)
     assert run.summary["status"] == "running"
     assert RunFolder(run.folder).settle() is not None

@@ -169,3 +169,24 @@ def test_gate_is_fair_when_there_are_fewer_grants_than_producers():
         gate.delivered[producer] += 1
         gate.version = version + 1
     assert gate.delivered == [10, 10, 10]
+
+
+def test_a_retired_producer_gives_its_grants_to_others():
+    gate = Gate(num_producers=2, batch=2, max_staleness=0)
+    assert gate.deal() == [1, 1]
+    gate.retire(1)
+    gate.retire(1)
+    assert gate.deal() == [2, 1]
+    gate.deliver(0)
+    gate.deliver(0)
+    gate.version = 1
+    assert gate.deal() == [4, 1]
+
+
+def test_a_block_of_a_retired_producer_that_comes_after_all_counts():
+    gate = Gate(num_producers=2, batch=2, max_staleness=0)
+    gate.deal()
+    gate.retire(1)
+    gate.deliver(1)  # it was on its way: one of the two of this batch
+    assert gate.withdrawn == 0
+    assert sum(gate.deal()) == 2

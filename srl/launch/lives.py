@@ -1,0 +1,145 @@
+"""The lives of a run's workers, for its controller: who is waited for, who is late, who starts again."""
+
+from srl.core.experiment import Experiment
+from srl.launch.plan import Plan
+from srl.launch.supervision import Supervisor, Verdict
+from srl.transport.control import (
+    Evaluated,
+    Failure,
+    Message,
+    Preempted,
+    Ready,
+    Report,
+    Restart,
+    Restarted,
+    Retire,
+    Saved,
+)
+
+_READY_SECONDS = 120.0
+_SILENT_SECONDS = 600.0
+_PROGRESS_COUNTERS = ("env_steps", "requests")
+"""Of an actor and of a policy worker: one of them says that a life of it got somewhere."""
+
+
+class Lives:
+    """Hears what workers and agents say, and decides by a Supervisor."""
+
+    def __init__(self, experiment: Experiment, plan: Plan, now: float) -> None:
+        self._plan = plan
+        self._kinds = {worker.name: worker.kind for worker in plan.workers}
+        self._supervisor = Supervisor(plan, experiment.restarts, _least(experiment))
+        self._waiting_for = dict.fromkeys(self._kinds, now)
+        """Workers that are not ready, and since when they are waited for."""
+        self._heard: dict[str, float] = {}
+        self._retired: list[int] = []
+        """Actors that were given up."""
+        self._untold: list[Retire] = []
+        self.preempted: str | None = None
+        """Who was told to go by the host's owner."""
+        self.rolled_back = {route.policy: 0 for route in plan.learning}
+        """Policy to blocks whose learning was lost with its trainers."""
+        self._kept = dict(self.rolled_back)
+        """Policy to blocks, of this start of the run, whose learning is in a checkpoint or lost."""
+        self._learned = set[str]()
+        """Trainers that learned something in the life they have."""
+
+    @property
+    def restarts(self) -> int:
+        """Lives that were begun again."""
+        return self._supervisor.restarts
+
+    def hear(self, message: Message, now: float) -> None:
+        """Take in a message, if it is about lives."""
+        if isinstance(message, Report):
+            self._heard[message.worker] = now
+            if message.updates and message.incarnation == self._supervisor.incarnation(
+                message.worker
+            ):
+                self._learned.add(message.worker)
+            if any(message.counters.get(name) for name in _PROGRESS_COUNTERS):
+                self._supervisor.progressed(message.worker, message.incarnation)
+        elif isinstance(message, Ready):
+            self._on_ready(message)
+        elif isinstance(message, Evaluated):
+            self._progressed(message.worker)
+        elif isinstance(message, Preempted):
+            self.preempted = message.worker
+        elif isinstance(message, Restarted):
+            self._on_restarted(message)
+
+    def saved(self, saved: Saved) -> None:
+        """A checkpoint is whole, of which this was the last part missing."""
+        for policy, ledger in saved.ledgers.items():
+            self._kept[policy] = ledger["consumed"]
+        for worker in self._learned:  # and it will not be lost any more
+            self._progressed(worker)
+
+    def died(self, failure: Failure, now: float) -> Verdict:
+        """What follows from a death: the run ends, or it goes on, perhaps without that worker."""
+        if failure.worker not in self._kinds:
+            return Verdict(reason=failure.message)
+        verdict = self._supervisor.died(failure, now)
+        for worker in verdict.given_up:
+            self._waiting_for.pop(worker, None)
+            self._heard.pop(worker, None)
+            if self._kinds[worker] == "actor":
+                self._retired.append(self._plan.worker(worker).index)
+                self._untold.append(Retire(self._retired[-1]))
+        return verdict
+
+    def is_writer(self, worker: str) -> bool:
+        """Whether a checkpoint needs this worker."""
+        return self._kinds.get(worker, "trainer") == "trainer"
+
+    def orders(self, state: str | None, now: float) -> list[Restart | Retire]:
+        """What node agents are to do now; trainers go on from the checkpoint `state`."""
+        orders: list[Restart | Retire] = list(self._untold)
+        self._untold.clear()
+        for restart in self._supervisor.due(now):
+            for worker in restart.workers:
+                self._waiting_for[worker] = now
+                self._heard.pop(worker, None)
+                self._learned.discard(worker)
+            orders.append(Restart(list(restart.workers), restart.incarnation, state))
+        return orders
+
+    def overdue(self, now: float) -> Failure | None:
+        """A worker that is not ready in time, or has not reported for long: it hangs in a call."""
+        late = [name for name, since in self._waiting_for.items() if now - since > _READY_SECONDS]
+        if late:
+            names = ", ".join(sorted(late))
+            return Failure(names, f"{names} did not get ready within {_READY_SECONDS:.0f} s", "")
+        for worker, heard in self._heard.items():
+            if now - heard <= _SILENT_SECONDS:
+                continue
+            ranks = self._plan.ranks_of(worker)  # who waits for another does not report
+            if now - max(self._heard.get(rank, 0.0) for rank in ranks) > _SILENT_SECONDS:
+                words = f"{worker} has not reported for {_SILENT_SECONDS:.0f} s: it hangs in a call"
+                return Failure(worker, words, "")
+        return None
+
+    def _progressed(self, worker: str) -> None:
+        self._supervisor.progressed(worker, self._supervisor.incarnation(worker))
+
+    def _on_ready(self, ready: Ready) -> None:
+        self._waiting_for.pop(ready.worker, None)
+        if ready.incarnation > 1 and self._kinds[ready.worker] == "trainer":
+            self._untold += [Retire(actor) for actor in self._retired]  # a new life knows of none
+
+    def _on_restarted(self, restarted: Restarted) -> None:
+        """Of dead trainers, what they learned after the checkpoint is lost."""
+        for policy in {
+            self._plan.worker(name).policy
+            for name in restarted.workers
+            if self._kinds[name] == "trainer"
+        }:
+            consumed = restarted.ledgers[policy]["consumed"]
+            self.rolled_back[policy] += consumed - self._kept[policy]
+            self._kept[policy] = consumed
+
+
+def _least(experiment: Experiment) -> dict[str, int]:
+    """Kind to how many of it a run needs, where that is not all."""
+    least = {"actor": experiment.actors.min, "policy": experiment.policies.min}
+    return {kind: number for kind, number in least.items() if number is not None}

@@ -1,0 +1,115 @@
+"""Who starts again, when, and when it is enough: told by a clock of the test's own."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from srl.core.experiment import RestartsConfig
+from srl.launch.supervision import Supervisor, Verdict
+from srl.transport.control import Failure
+
+RANKS = ("trainer-0", "trainer-1")
+
+
+def plan_of(*names: str) -> Any:
+    """As much of a plan as a supervisor reads."""
+    kinds = [(name, name.partition("-")[0]) for name in names]
+    workers = [SimpleNamespace(name=name, kind=kind) for name, kind in kinds]
+    ranks_of = lambda name: [n for n in names if n in RANKS] if name in RANKS else [name]  # noqa: E731
+    return SimpleNamespace(workers=workers, ranks_of=ranks_of)
+
+
+def make(*names: str, least: dict[str, int] | None = None, **options: Any) -> Supervisor:
+    return Supervisor(plan_of(*names), RestartsConfig(**options), least or {})
+
+
+def died(
+    supervisor: Supervisor, worker: str, life: int, message: str, now: float, **facts: bool
+) -> Verdict:
+    return supervisor.died(Failure(worker, message, "", life, **facts), now)
+
+
+def test_waits_double_until_there_is_progress():
+    supervisor = make("actor-0", actors=9, wait_seconds=1.0)
+    waits = []
+    for life in range(1, 8):
+        assert died(supervisor, "actor-0", life, "killed", 100.0).reason is None
+        times = [0.0, 1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 30.0]
+        due = next(t for t in times if supervisor.due(100.0 + t))
+        waits.append(due)
+        assert supervisor.incarnation("actor-0") == life + 1
+        assert not supervisor.due(1e9), "once"
+    assert waits == [0.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    supervisor.progressed("actor-0", 8)
+    died(supervisor, "actor-0", 8, "killed", 100.0)
+    assert supervisor.due(100.0)
+    assert supervisor.restarts == 8
+
+
+def test_too_many_deaths_in_a_row_end_the_run_and_say_so():
+    supervisor = make("actor-0", actors=2)
+    for life in (1, 2):
+        assert died(supervisor, "actor-0", life, "it broke", 0.0).reason is None
+        supervisor.due(1e9)
+    verdict = died(supervisor, "actor-0", 3, "it broke", 0.0)
+    assert verdict.reason is not None
+    assert "it broke" in verdict.reason
+    assert "3 times in a row" in verdict.reason
+    assert "--restarts.actors 2" in verdict.reason
+
+
+def test_with_no_lives_to_spare_the_reason_is_the_death_alone():
+    assert died(make("policy-0", policies=0), "policy-0", 1, "killed", 0.0).reason == "killed"
+
+
+def test_a_bug_ends_the_run_and_does_not_come_again():
+    supervisor = make("actor-0")
+    assert (
+        died(supervisor, "actor-0", 1, "KeyError: 3", 0.0, is_raised=True).reason == "KeyError: 3"
+    )
+
+
+def test_an_exception_of_a_worker_that_has_worked_is_survived():
+    supervisor = make("actor-0")
+    supervisor.progressed("actor-0", 1)
+    assert died(supervisor, "actor-0", 1, "KeyError: 3", 0.0, is_raised=True).reason is None
+
+
+def test_what_the_user_must_mend_ends_the_run():
+    supervisor = make("actor-0")
+    supervisor.progressed("actor-0", 1)
+    verdict = died(supervisor, "actor-0", 1, "no such env", 0.0, is_raised=True, is_final=True)
+    assert verdict.reason == "no such env"
+
+
+def test_enough_others_let_the_run_go_on():
+    supervisor = make("actor-0", "actor-1", "actor-2", actors=0, least={"actor": 2})
+    verdict = died(supervisor, "actor-1", 1, "killed", 0.0)
+    assert verdict.reason is None
+    assert verdict.given_up == ("actor-1",)
+    assert "goes on with 2" in (verdict.note or "")
+    assert died(supervisor, "actor-2", 1, "killed", 0.0).reason == "killed"
+
+
+def test_trainers_of_a_policy_are_one_unit():
+    supervisor = make(*RANKS, "actor-0")
+    assert died(supervisor, "trainer-1", 1, "killed", 5.0).note
+    other = died(supervisor, "trainer-0", 1, "lost the other", 5.1)
+    assert (other.reason, other.note) == (None, None)
+    (restart,) = supervisor.due(5.2)
+    assert (restart.kind, restart.workers, restart.incarnation) == ("trainer", RANKS, 2)
+    late = died(supervisor, "trainer-0", 1, "news of an earlier life", 6.0)
+    assert (late.reason, late.note) == (None, None)
+    assert not supervisor.due(1e9)
+
+
+@pytest.mark.parametrize("incarnation", [1, 2])
+def test_progress_of_an_earlier_life_is_none(incarnation: int):
+    supervisor = make("actor-0", actors=1)
+    died(supervisor, "actor-0", 1, "killed", 0.0)
+    supervisor.progressed("actor-0", 1)  # a late report of the dead one
+    supervisor.due(1e9)
+    supervisor.progressed("actor-0", incarnation)
+    verdict = died(supervisor, "actor-0", 2, "killed", 0.0)
+    assert (verdict.reason is None) == (incarnation == 2)
