@@ -102,6 +102,7 @@ class LocalLauncher:
 
     def close(self) -> None:
         """End the agent (and so the workers) if it still runs; remove its sockets."""
+        self._channel.send(Stop())  # it is not lost, and wants no checkpoint
         self._channel.close()
         try:
             self._agent.wait(timeout=5)

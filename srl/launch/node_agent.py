@@ -89,17 +89,19 @@ class NodeAgent:
         self._writers = frozenset(self._plan.writers()) & frozenset(order.workers)
         self._backup: Backup | None = None
         self._is_preempted = False
+        self._is_alone = False
+        """The controller is gone, and what it would have done is this agent's to do."""
 
     def run(self) -> None:
         """Run until the controller says stop, or is gone."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
             self._start()
-            save = self._watch()
-            if self._controller.closed:
+            stop = self._watch()
+            if stop is None:
                 self._stop_alone()
             else:
-                self._stop_workers(save)
+                self._stop_workers(stop.save)
             self._controller.send(Stopped(self._ledgers()))
         finally:
             self._sweep()
@@ -151,14 +153,14 @@ class NodeAgent:
 
         return fork(log_file, work)
 
-    def _watch(self) -> Save | None:
-        """Forward messages until told to stop; returns the checkpoint to write while stopping."""
+    def _watch(self) -> Stop | None:
+        """Forward messages until told to stop; None where nobody is left to tell."""
         accounts_at = 0.0
         while True:
             self._wait()
             for message in self._controller.recv_all():
                 if isinstance(message, Stop):
-                    return message.save
+                    return message
                 self._obey(message)
             if self._controller.closed:
                 return None
@@ -242,6 +244,7 @@ class NodeAgent:
     def _stop_alone(self) -> None:
         """The controller is gone: have a last checkpoint written as it would have been."""
         log.warning("the controller is gone: ending all workers")
+        self._is_alone = True
         backup, saving = self._backup, None
         if backup is not None and self._writers == frozenset(self._plan.writers()):
             saving = Saving(Path(backup.folder), self._writers, backup.keep)
@@ -278,7 +281,7 @@ class NodeAgent:
         deadline = time.monotonic() + (_SAVE_GRACE_SECONDS if saving else grace)
         while any(p.popen.poll() is None for p in processes) and time.monotonic() < deadline:
             self._controller.recv_all()  # nothing but its end matters now
-            if self._controller.closed and not saving:
+            if self._controller.closed and not (saving and self._is_alone):
                 deadline = min(deadline, time.monotonic() + _ALONE_GRACE_SECONDS)
             self._wait()
             now = self._forward()

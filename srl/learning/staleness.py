@@ -66,7 +66,7 @@ class Gate:
             max_staleness=self.max_staleness,
             withdrawn=self.withdrawn,
         )
-        producers = [p for p in range(len(self.limits)) if p not in self.retired]
+        producers = sorted({*range(len(self.limits))} - self.retired)
         if not producers:
             return self.limits
         for _ in range(allowed - self.base - sum(self.limits)):

@@ -11,7 +11,8 @@ import zmq
 from srl.core.errors import StreamError
 from srl.transport.codec import Header, pack, unpack
 
-# As plain numbers: operations on zmq's enums cost more than the calls they are for.
+# As plain numbers: operations on zmq's enums cost more than the calls they are for (and
+# `send_multipart` does some).
 _EVENTS, _READABLE, _DONTWAIT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.DONTWAIT)
 _MORE = _DONTWAIT | int(zmq.SNDMORE)
 
@@ -37,7 +38,10 @@ class Server:
     def send(self, peer: bytes, header: Header, *frames: bytes) -> bool:
         """Send to one client; False where it is gone or its queue is full."""
         try:
-            _send(self.socket, peer, pack(header), *frames)
+            parts = (peer, pack(header), *frames)
+            for part in parts[:-1]:
+                self.socket.send(part, _MORE)
+            self.socket.send(parts[-1], _DONTWAIT)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
@@ -72,7 +76,10 @@ class Client:
     def send(self, header: Header, *frames: bytes) -> bool:
         """Queue a message for the server; False where the queue is full."""
         try:
-            _send(self.socket, pack(header), *frames)
+            parts = (pack(header), *frames)
+            for part in parts[:-1]:
+                self.socket.send(part, _MORE)
+            self.socket.send(parts[-1], _DONTWAIT)
         except zmq.Again:
             return False
         return True
@@ -88,14 +95,6 @@ class Client:
     def close(self) -> None:
         """Close the socket."""
         self.socket.close()
-
-
-def _send(socket: "zmq.Socket[bytes]", *parts: bytes) -> None:
-    """What `send_multipart` does, without its arithmetic on enums."""
-    *before, last = parts
-    for part in before:
-        socket.send(part, _MORE)
-    socket.send(last, _DONTWAIT)
 
 
 def _drain(endpoint: Server | Client) -> list[Message]:

@@ -32,6 +32,7 @@ from srl.core.worker import Worker
 from srl.launch.connect import ShmConnector, build_worker
 from srl.launch.plan import Plan, worker_name
 from srl.launch.process import use_allocator, use_log, use_threads
+from srl.streams.parameters.shm import ShmSubscriber
 from srl.transport.arena import Arena
 from srl.transport.control import (
     Channel,
@@ -81,8 +82,12 @@ def main(fd: int) -> int:
     try:
         arenas = {name: Arena.attach(fd, size) for name, (fd, size) in configure.arenas.items()}
         buffers = {name: arena.buffer for name, arena in arenas.items()}
+        published = _published(plan, configure.worker, buffers)  # before any rank may publish more
         with contextlib.closing(_join_group(configure, plan)) as group:
-            return _run(configure, plan, buffers, group, channel)
+            worker = _build(configure, plan, buffers, group)
+            if published is not None:
+                worker.follow(published)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
+            return _run(configure, worker, lambda: _ledgers(plan, worker.name, buffers), channel)
     except Exception as error:  # noqa: BLE001 - the one place that reports a worker's error
         return _fail(configure, error, channel)
 
@@ -102,17 +107,12 @@ _preemption = _Preemption()
 
 
 def _run(
-    configure: Configure,
-    plan: Plan,
-    buffers: dict[str, np.ndarray],
-    group: Group,
-    channel: Channel,
+    configure: Configure, worker: Worker, ledgers: Callable[[], Ledgers], channel: Channel
 ) -> int:
-    worker = _build(configure, plan, buffers, group)
     loop = _Loop(worker, configure.incarnation, channel)
     try:
         try:
-            loop.run(lambda: _ledgers(plan, configure.worker, buffers))
+            loop.run(ledgers)
         finally:
             loop.report()
     except Exception as error:  # noqa: BLE001 - before `close`, where a rank waits for the others
@@ -187,6 +187,15 @@ def _join_group(configure: Configure, plan: Plan) -> Group:
     )
 
 
+def _published(plan: Plan, worker: str, buffers: dict[str, np.ndarray]) -> int | None:
+    """Of a trainer, the last version that earlier lives have published; -1: none."""
+    planned = plan.worker(worker)
+    if planned.kind != "trainer":
+        return None
+    arena = buffers[f"parameters/{planned.policy}"]
+    return ShmSubscriber(arena, plan.route(planned.policy).weights_spec()).latest()
+
+
 def _build(
     configure: Configure, plan: Plan, buffers: dict[str, np.ndarray], group: Group
 ) -> Worker:
@@ -207,9 +216,6 @@ def _build(
 
         sections = read_checkpoint(Path(configure.state)).sections
         worker.load(sections[worker_name("trainer", planned.policy, 0)])  # rank 0's is everyone's
-    if planned.kind == "trainer":
-        published = connector.subscriber(plan.route(planned.policy)).latest()
-        worker.follow(published)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
     return worker
 
 

@@ -102,10 +102,15 @@ def test_sigterm_to_any_process_ends_the_run_with_a_checkpoint(
 
 
 def test_everything_ends_when_the_controller_is_killed(
-    auditing: str, start_run: Any, moments: random.Random, assert_ledger_adds_up: Any
+    auditing: str,
+    start_run: Any,
+    moments: random.Random,
+    assert_ledger_adds_up: Any,
+    wait_until: Any,
 ) -> None:
     run = start_run(auditing, *LONG)
     run.wait_for_rows(3)
+    wait_until(lambda: run.rows()[-1]["env_steps"] > 0, "a report of the actor")
     assert len(run.pids()) == 5
     time.sleep(moments.uniform(0, 0.5))
 

@@ -127,6 +127,8 @@ def test_run_fails_when_one_of_two_trainers_is_killed(
 ) -> None:
     run = start_run(
         SEPARATE,
+        "--restarts.trainers",
+        "0",
         "--launcher",
         "local",
         "--stop.env-steps",

@@ -73,10 +73,34 @@ def test_run_that_was_stopped_goes_on(
 
 
 @pytest.mark.parametrize("victim", ["trainer-0", pytest.param("trainer-1", marks=pytest.mark.slow)])
+def test_ranks_go_on_together_when_one_is_killed(
+    victim: str, auditing: str, start_run: Any, assert_ledger_adds_up: Any
+) -> None:
+    options = ("--checkpoint.seconds", "0.5", "--algorithm.audits", "False")
+    run = start_run(auditing, *LONG, *options)
+    run.wait_for_rows(3)
+    killed = run.pid_of(victim)
+
+    os.kill(killed, signal.SIGKILL)
+
+    run.wait_for_new_life(victim, killed)
+    run.wait_for_rows(len(run.rows()) + 3)
+    run.popen.send_signal(signal.SIGTERM)
+    assert run.wait() == 0
+    summary = run.summary
+    assert summary["worker_restarts"] == 2  # both of them
+    versions = [row["version"] for row in run.rows()]
+    assert versions == sorted(set(versions))
+    assert all(row["ranks_apart"] == 0 for row in run.rows())
+    assert_ledger_adds_up(summary)
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("victim", ["trainer-0", pytest.param("trainer-1", marks=pytest.mark.slow)])
 def test_run_fails_when_one_rank_is_killed(
     victim: str, auditing: str, start_run: Any, assert_ledger_adds_up: Any
 ) -> None:
-    run = start_run(auditing, *LONG)
+    run = start_run(auditing, *LONG, "--restarts.trainers", "0")
     run.wait_for_rows(3)
     time.sleep(random.Random(victim).uniform(0, 0.5))
 
