@@ -16,6 +16,7 @@ from srl.core.errors import ConfigError
 
 _POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 Substrate = Literal["auto", "inline", "shm"]
+OnNan = Literal["stop", "skip"]
 AlgorithmT = TypeVar("AlgorithmT", bound=AlgorithmConfig)
 
 
@@ -304,6 +305,9 @@ class Experiment(Generic[AlgorithmT]):
     """How blocks travel: inline (one process) or shm (shared memory)."""
     max_staleness: int = 1
     """Batches by which sampling may be ahead of learning; 0 is synchronous."""
+    on_nan: OnNan = "stop"
+    """What to do about an observation, reward, loss or weight that is not finite: stop, or skip its
+    batch, which is counted and leaves no trace; ten skipped in a row stop the run, too."""
     arena_megabytes: float | None = None
     """Most shared memory for blocks; what the run needs is computed and refused if it is more."""
     precision: Precision = "fp32"

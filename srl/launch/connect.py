@@ -33,6 +33,8 @@ from srl.core.worker import Worker
 from srl.launch.config import decode_algorithm
 from srl.launch.env_factory import evaluation_env, evaluation_lanes, make_env
 from srl.launch.plan import Plan, RoutePlan, WorkerPlan
+from srl.learning.finite import Origin, Tracer
+from srl.learning.guard import Guard
 from srl.learning.staging import HostMemory, Memory, Staging, StagingThread
 from srl.learning.staleness import Gate
 from srl.rollout.lanes import RouteEnds
@@ -324,11 +326,16 @@ def worker_seed(plan: Plan, kind: str, index: int, route: RoutePlan) -> int:
     return plan.seed(("trainer", "policy", "actor", "evaluator").index(kind), index, *numbers)
 
 
+def env_seed(plan: Plan) -> int:
+    """The seed that those of all episodes are made of."""
+    return plan.seed() if plan.restarted_at else plan.experiment["seed"]
+
+
 def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
     from srl.workers.actor import Actor
 
     actors = plan.experiment["actors"]
-    seed = plan.seed() if plan.restarted_at else plan.experiment["seed"]
+    seed = env_seed(plan)
     per_group = actors["envs"] // actors["groups"]
     first_env = worker.index * actors["envs"]
     config = msgspec.convert(plan.experiment["env"], EnvConfig)
@@ -449,4 +456,21 @@ def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Work
         saves_staged=connector.restores_blocks,
         total_env_steps=plan.experiment["stop"]["env_steps"],
         ranks=connector.group.meeting,
+        guard=make_guard(plan, worker),
+    )
+
+
+def make_guard(plan: Plan, worker: WorkerPlan) -> Guard:
+    """What a trainer does about numbers that are not finite."""
+    origin = Origin(
+        env=plan.experiment["env"]["name"],
+        agents=sum(len(route.agents) for route in plan.routes),
+        envs_an_actor=plan.experiment["actors"]["envs"],
+        seed=env_seed(plan),
+    )
+    return Guard(
+        Tracer(plan.route(worker.policy).layout(), origin),
+        on_nan=plan.experiment["on_nan"],
+        worker=worker.name,
+        folder=Path(plan.folder) if plan.folder else None,
     )

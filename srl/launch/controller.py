@@ -405,6 +405,15 @@ class Controller:
     def _learned(self, policy: str, row: Mapping[str, Any]) -> None:
         self._evaluations.learned(policy, row["version"], row["env_steps"], self._seconds())
         self._write_row(row)
+        skipped = int(row["skipped_batches"])
+        if (
+            skipped and not row["train_samples"] and not skipped & (skipped - 1)
+        ):  # the 1st, 2nd, 4th
+            self._say(
+                f"note: version {row['version']} of {policy} is that before it: its batch was "
+                f"skipped for a number that is not finite, as {skipped - 1} before "
+                "(logs/, errors/nan-*)"
+            )
 
     def _on_evaluated(self, found: EvaluatedVersion) -> None:
         """Keep what a version is worth; say so where none was better."""
@@ -546,6 +555,7 @@ class Controller:
             "agent_steps": progress.total("agent_steps"),
             "env_steps_per_second": progress.total("env_steps") / max(seconds, 1e-9),
             "train_samples": progress.train_samples,
+            "skipped_batches": progress.skipped_batches,
             "version": progress.version,  # of several policies, the highest
             "updates": progress.updates,  # the sum over policies, as train_samples and episodes
             "episodes": progress.episodes,

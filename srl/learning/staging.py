@@ -85,7 +85,8 @@ class Staging:
         self._consumer = consumer
         self._places = {producer: i for i, producer in enumerate(consumer.assigned())}
         """Producer to its place in the gate."""
-        self._layout = layout
+        self.layout = layout
+        """Of the blocks."""
         self._memory = memory or HostMemory()
         self._learned = slice(burn_in, layout.rows - 1)
         """Rows of a block that are learned from."""
@@ -216,7 +217,7 @@ class Staging:
         self._consumer.take(delivery, dropped=False)
         batch.num_blocks += 1
         batch.oldest_rows.append(oldest)
-        of_envs = valid.reshape(len(valid), self._layout.envs, -1).any(axis=2)
+        of_envs = valid.reshape(len(valid), self.layout.envs, -1).any(axis=2)
         batch.env_steps += int(np.count_nonzero(of_envs))
         if batch.num_blocks == gate.batch:
             self._ready.append(batch)
@@ -225,7 +226,7 @@ class Staging:
 
     def _copy(self, delivery: Delivery, batch: Batch) -> None:
         """The only read of an observation for training."""
-        for spec_field in self._layout.spec:
+        for spec_field in self.layout.spec:
             source = delivery.block[spec_field.name]
             axis = 0 if spec_field.per == "head" else 1
             width = source.shape[axis]
@@ -243,8 +244,8 @@ class Staging:
 
     def _allocate(self) -> Batch:
         arrays: Arrays = {}
-        for spec_field in self._layout.spec:
-            shape = list(self._layout.shape_of(spec_field))
+        for spec_field in self.layout.spec:
+            shape = list(self.layout.shape_of(spec_field))
             shape[0 if spec_field.per == "head" else 1] *= self.gate.batch
             arrays[spec_field.name] = self._memory.zeros(spec_field, tuple(shape))
         return Batch(arrays)

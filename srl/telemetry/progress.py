@@ -1,5 +1,6 @@
 """Adds up what the workers report: the one account of a run that views and files are made of."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,6 +21,8 @@ class PolicyProgress:
         self.version = 0
         self.updates = 0
         self.train_samples = 0
+        self.skipped_batches = 0
+        """Batches that made a version and left no trace: a number was not finite."""
         self.episodes = 0
         self.staleness_sum = 0.0
         self.staleness_count = 0
@@ -28,9 +31,10 @@ class PolicyProgress:
         self.lengths: deque[int] = deque(maxlen=_WINDOW)
 
     def on_episode(self, episode: Episode) -> None:
-        """Take in a finished episode."""
+        """Take in a finished episode; a return that is not finite says nothing about the others."""
         self.episodes += 1
-        self.returns.append(episode.agent_return)
+        if math.isfinite(episode.agent_return):
+            self.returns.append(episode.agent_return)
         self.lengths.append(episode.length)
 
     def on_update(self, update: Mapping[str, float]) -> None:
@@ -38,6 +42,7 @@ class PolicyProgress:
         self.version = int(update["version"])
         self.updates = int(update["updates"])
         self.train_samples = int(update["train_samples_total"])
+        self.skipped_batches = int(update["skipped_batches"])
         blocks = int(update["blocks"])
         self.staleness_sum += update["staleness_mean"] * blocks
         self.staleness_count += blocks
@@ -59,6 +64,7 @@ class PolicyProgress:
             "version": self.version,
             "updates": self.updates,
             "train_samples": self.train_samples,
+            "skipped_batches": self.skipped_batches,
             "episodes": self.episodes,
             "mean_return": self.mean_return,
             "staleness_mean": self.staleness_mean,
@@ -72,6 +78,7 @@ class PolicyProgress:
             "version": self.version,
             "updates": self.updates,
             "train_samples": self.train_samples,
+            "skipped_batches": self.skipped_batches,
             "episodes": self.episodes,
             "staleness": [self.staleness_sum, self.staleness_count, self.staleness_max],
             "returns": list(self.returns),
@@ -83,6 +90,7 @@ class PolicyProgress:
         self.version = int(data["version"])
         self.updates = int(data["updates"])
         self.train_samples = int(data["train_samples"])
+        self.skipped_batches = int(data.get("skipped_batches", 0))  # older checkpoints have none
         self.episodes = int(data["episodes"])
         self.staleness_sum, count, highest = data["staleness"]
         self.staleness_count, self.staleness_max = int(count), int(highest)
@@ -159,6 +167,11 @@ class Progress:
     def train_samples(self) -> int:
         """Rows learned from, over all policies."""
         return sum(policy.train_samples for policy in self.learning)
+
+    @property
+    def skipped_batches(self) -> int:
+        """Batches that left no trace because a number was not finite, over all policies."""
+        return sum(policy.skipped_batches for policy in self.learning)
 
     @property
     def episodes(self) -> int:

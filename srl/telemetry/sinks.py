@@ -260,6 +260,7 @@ _TOTALS = {
     "env_steps": "Env transitions.",
     "agent_steps": "Env transitions, over all lanes.",
     "train_samples": "Valid rows learned from, once an epoch.",
+    "skipped_batches": "Batches skipped for a number that is not finite.",
     "episodes": "Episodes that ended.",
     "updates": "Optimiser steps.",
     "worker_restarts": "Workers that were started again.",

@@ -10,7 +10,6 @@ Rank 0 publishes; the others wait for it, so that nobody grants a version that i
 """
 
 import logging
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +22,8 @@ from srl.core.collective import Alone, Collective
 from srl.core.errors import StreamError, WorkerError
 from srl.core.streams import ParameterPublisher
 from srl.core.telemetry import Telemetry
+from srl.learning.finite import Tracer
+from srl.learning.guard import Fault, Guard
 from srl.learning.staging import Batch, Staging, StagingThread
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ class Agreed(NamedTuple):
     blocks: int
     staleness_sum: float
     staleness_max: int
+    is_faulty: bool
+    """One of them has a number that is not finite: nobody learns this batch."""
 
 
 class Trainer:
@@ -63,6 +66,7 @@ class Trainer:
         total_env_steps: int | None,
         ranks: Collective | None = None,
         saves_staged: bool = True,
+        guard: Guard | None = None,
     ) -> None:
         """Train `learner`; with `thread` None, staging happens inside `step`.
 
@@ -80,6 +84,7 @@ class Trainer:
         self._env_steps = 0
         self._train_samples = 0
         self._ranks = ranks or Alone()
+        self._guard = guard or Guard(Tracer(staging.layout), worker=name)
         self._has_left = False
         self._is_learning = False
         """Stays True where that failed: the weights are no version, and no meeting is to come."""
@@ -89,7 +94,7 @@ class Trainer:
     def open(self) -> None:
         """Publish the first version, then let blocks come."""
         try:
-            self._publish()
+            self._publish(self._learner.policy.weights())
         except StreamError as error:
             self._break(error)
             return
@@ -107,16 +112,18 @@ class Trainer:
         if batch is None or self._has_left:
             return False
         try:
-            agreed = self._meet(batch)
+            with self.telemetry.time("check"):
+                fault = self._guard.before(batch.arrays)
+            agreed = self._meet(batch, fault)
             if agreed is None:
                 return False
+            if fault is not None:
+                self._report_fault(fault, batch)
             staging.pop()
             self._is_learning = True
-            with self.telemetry.time("learn"):
-                metrics = self._learner.learn(batch.arrays, self._progress())
-            self._check_finite(metrics)
+            metrics, weights = self._skip() if agreed.is_faulty else self._learn(batch)
             self.version += 1
-            self._publish()
+            self._publish(weights)
             self._is_learning = False
         except StreamError as error:
             self._break(error)
@@ -151,6 +158,7 @@ class Trainer:
             )
         state = {f"learner.{k}": v for k, v in self._learner.save().items()}
         state["counters"] = np.array([self.version, self._env_steps, self._train_samples], np.int64)
+        state["skipped"] = self._guard.save()
         if self._saves_staged:
             state |= {f"staging.{k}": v for k, v in self._staging.save().items()}
         return state
@@ -159,6 +167,8 @@ class Trainer:
         """Take over what `save` returned; what was staged comes back where it is saved."""
         self._learner.load(subset(state, "learner."))
         self.version, self._env_steps, self._train_samples = (int(n) for n in state["counters"])
+        if "skipped" in state:  # not in checkpoints from before there was such a count
+            self._guard.load(state["skipped"])
         staged = subset(state, "staging.")
         if self._saves_staged and staged:
             self._staging.load(staged, self.version)
@@ -178,20 +188,43 @@ class Trainer:
         """Expect nothing more of an actor."""
         (self._thread or self._staging).retire(actor)
 
-    def _check_finite(self, metrics: Mapping[str, float]) -> None:
-        """Weights that have become NaN are not published, and not saved over good ones."""
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                raise WorkerError(
-                    f"learning has diverged: {name} is {value} after version {self.version}; "
-                    "lower --algorithm.learning-rate, or resume from a checkpoint before it"
-                )
+    def _learn(self, batch: Batch) -> tuple[dict[str, float], Arrays]:
+        """Learn a batch, or skip it where what comes of it is not finite; metrics and weights.
 
-    def _meet(self, batch: Batch | None) -> Agreed | None:
-        """Tell the other ranks of a full batch, or (None) that this one stops.
+        Bad weights are not published, and not saved over good ones. Metrics and weights are the same
+        on all ranks, and so is what they decide.
+        """
+        before = self._guard.state_of(self._learner)
+        with self.telemetry.time("learn"):
+            metrics = self._learner.learn(batch.arrays, self._progress())
+        with self.telemetry.time("check"):
+            weights = self._learner.policy.weights()
+            fault = self._guard.after(metrics, weights, batch.arrays, self.version)
+        if fault is None:
+            self._guard.learned()
+            return metrics, weights
+        self._report_fault(fault, batch)
+        assert before is not None
+        self._learner.load(before)
+        return self._skip()
+
+    def _skip(self) -> tuple[dict[str, float], Arrays]:
+        """Make a version of the weights that are there; metrics and weights."""
+        return self._guard.skip(), self._learner.policy.weights()
+
+    def _report_fault(self, fault: Fault, batch: Batch) -> None:
+        """Keep the batch and say what is wrong with it; raises WorkerError where that ends the run."""
+        words = self._guard.report(fault, batch.arrays, self.version)
+        if self._guard.stops:
+            raise WorkerError(words)
+        log.warning("a batch is skipped: %s", words)
+
+    def _meet(self, batch: Batch | None, fault: Fault | None = None) -> Agreed | None:
+        """Tell the other ranks of a full batch and its fault, or (None) that this one stops.
 
         Returns:
-            What all have together; None where one stops, so that nobody learns.
+            What all have together; None where one stops, so that nobody learns. Where a fault stops
+            all, this was the last meeting, and who found it goes on to say so.
         """
         staleness = [] if batch is None else [self.version - n for n in batch.oldest_rows]
         mine = (
@@ -200,15 +233,17 @@ class Trainer:
             len(staleness),
             sum(staleness),
             max(staleness, default=0),
+            fault is not None,
         )
         with self.telemetry.time("wait_for_ranks"):
             shares = self._ranks.gather(mine)
-        is_stopping, env_steps, blocks, staleness_sum, staleness_max = zip(*shares, strict=True)
-        if any(is_stopping):
-            self._has_left = True
+        is_stopping, env_steps, blocks, ages, oldest, is_faulty = zip(*shares, strict=True)
+        is_last = any(is_faulty) and self._guard.stops
+        self._has_left = any(is_stopping) or is_last
+        if any(is_stopping) or (is_last and fault is None):
             return None
         return Agreed(
-            int(sum(env_steps)), int(sum(blocks)), sum(staleness_sum), int(max(staleness_max))
+            int(sum(env_steps)), int(sum(blocks)), sum(ages), int(max(oldest)), any(is_faulty)
         )
 
     def _break(self, error: StreamError) -> None:
@@ -216,13 +251,16 @@ class Trainer:
         log.warning("%s", error)
         self._has_left, self._broken = True, (error, time.monotonic() + _ORDERS_SECONDS)
 
-    def _publish(self) -> None:
+    def _publish(self, weights: Arrays) -> None:
+        mine = self.version, self._guard.skipped
         with self.telemetry.time("publish"):
             if self._publisher is not None:
-                self._publisher.publish(self._learner.policy.weights(), self.version)
-            versions = {version for (version,) in self._ranks.gather((self.version,))}
-        if len(versions) > 1:
-            raise WorkerError(f"the ranks have learned different numbers of batches: {versions}")
+                self._publisher.publish(weights, self.version)
+            theirs = {(int(version), int(skipped)) for version, skipped in self._ranks.gather(mine)}
+        if len(theirs) > 1:
+            raise WorkerError(
+                f"the ranks have learned different numbers of batches (in all, skipped): {theirs}"
+            )
 
     def _progress(self) -> float:
         if not self._total_env_steps:
@@ -244,5 +282,6 @@ class Trainer:
                 "blocks": agreed.blocks,
                 "staleness_mean": agreed.staleness_sum / agreed.blocks,
                 "staleness_max": agreed.staleness_max,
+                "skipped_batches": self._guard.skipped,
             }
         )

@@ -9,6 +9,7 @@ import pytest
         "benchmarks.md",
         "first-run.md",
         "many-agents.md",
+        pytest.param("not-finite.md", marks=pytest.mark.filterwarnings("ignore::RuntimeWarning")),
         "recurrent-policies.md",
         "write-an-algorithm.md",
     ],

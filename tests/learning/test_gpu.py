@@ -90,3 +90,30 @@ def test_a_batch_on_the_gpu_holds_what_the_blocks_hold(blocks):
     whole = np.concatenate([block["obs"] for block in blocks], axis=1)
     np.testing.assert_array_equal(batch.cpu().numpy(), whole)
     assert isinstance(memory.zeros(LAYOUT.spec["reward"], (7, 5)), np.ndarray)
+
+
+def test_number_that_is_not_finite_is_found_on_the_gpu(tmp_path):
+    from srl.learning.finite import Tracer
+    from srl.learning.gpu import GpuMemory, use
+    from srl.learning.guard import Guard, read_batch
+
+    use("cuda")
+    agent = AgentSpec((Observation("obs", (100,), "float32"),), Discrete(2))
+    layout = route_layout(agent, RECORDS, rollout=6, lanes=5, envs=5)
+    memory = GpuMemory("cuda")
+    batch = {field.name: memory.zeros(field, layout.shape_of(field)) for field in layout.spec}
+    assert isinstance(batch["obs"], torch.Tensor)
+    batch["valid"][:] = True
+    batch["lane"][:] = range(5)
+    (tmp_path / "errors").mkdir()
+    guard = Guard(Tracer(layout), worker="trainer-0", folder=tmp_path)
+    assert guard.before(batch) is None
+    batch["obs"][3, 2, 40] = torch.inf
+    fault = guard.before(batch)
+    assert fault is not None
+    assert "env 2 showed obs[40] = inf in step 3 of episode 0" in fault.words
+    guard.report(fault, batch, 0)
+    (path,) = (tmp_path / "errors").iterdir()
+    np.testing.assert_array_equal(read_batch(path)[0]["obs"], batch["obs"].cpu().numpy())
+    batch["valid"][3, 2] = False
+    assert guard.before(batch) is None

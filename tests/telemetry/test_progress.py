@@ -11,6 +11,7 @@ UPDATE = {
     "staleness_mean": 0.5,
     "staleness_max": 1,
     "train_samples_total": 64,
+    "skipped_batches": 3,
     "policy_loss": 0.25,
 }
 
@@ -41,6 +42,7 @@ def test_progress_keeps_an_account_a_policy():
     }
     assert progress.mean_return == 3.0  # frozen policies do not count
     assert (progress.version, progress.updates, progress.train_samples) == (7, 13, 128)
+    assert progress.skipped_batches == 6
     assert (progress.episodes, progress.staleness_mean, progress.staleness_max) == (3, 0.5, 3)
     assert progress.policies["c"].summary()["frozen"]
 
@@ -59,6 +61,21 @@ def test_progress_weighs_staleness_by_blocks():
     progress.on_update("main", {**UPDATE, "version": 2, "blocks": 6, "staleness_mean": 0.0})
     assert progress.staleness_mean == (0.5 * 2 + 0.0 * 6) / 8
     assert progress.staleness_max == 1
+
+
+def test_progress_is_not_spoiled_by_a_return_that_is_not_finite():
+    progress = Progress()
+    returns = [1.0, float("nan"), float("inf"), 3.0]
+    progress.on_report("actor-0", {}, {}, [(value, 3, "main") for value in returns])
+    assert (progress.mean_return, progress.episodes) == (2.0, 4)
+
+
+def test_progress_of_before_skipped_batches_were_counted_is_read():
+    old = Progress().to_dict()
+    del old["policies"]["main"]["skipped_batches"]
+    progress = Progress()
+    progress.load(old)
+    assert progress.skipped_batches == 0
 
 
 def test_progress_goes_on_from_its_plain_form():

@@ -6,7 +6,7 @@ from srl.telemetry.progress import Progress
 from srl.telemetry.view import LiveTable, PlainLines
 
 UPDATE = {"version": 1, "updates": 4, "blocks": 2, "staleness_mean": 0.5, "staleness_max": 1}
-UPDATE["train_samples_total"] = 64
+UPDATE |= {"train_samples_total": 64, "skipped_batches": 0}
 
 
 def busy_progress():

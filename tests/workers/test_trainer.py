@@ -6,6 +6,8 @@ import pytest
 from srl.core.block import Layout, route_spec
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import StreamError, WorkerError
+from srl.learning.finite import Tracer
+from srl.learning.guard import MOST_IN_A_ROW, Guard
 from srl.learning.staging import Staging
 from srl.learning.staleness import Gate
 from srl.streams.parameters.inline import InlineParameters
@@ -21,7 +23,9 @@ LAYOUT = Layout(route_spec(AGENT, FakePolicy(AGENT).records), rows=3, lanes=2, e
 
 
 class Made:
-    def __init__(self, max_staleness=0, total_env_steps=None, ranks=None, saves_staged=True):
+    def __init__(
+        self, max_staleness=0, total_env_steps=None, ranks=None, saves_staged=True, on_nan="stop"
+    ):
         buffer = Arena.heap(block_arena_bytes(LAYOUT, 1, 8)).buffer
         self.stream = InlineSamples(BlockArena(buffer, LAYOUT, 1, 8))
         self.producer = self.stream.producer(0)
@@ -38,7 +42,12 @@ class Made:
             total_env_steps=total_env_steps,
             ranks=ranks,
             saves_staged=saves_staged,
+            guard=Guard(Tracer(LAYOUT), on_nan=on_nan, worker="trainer-0"),
         )
+
+    @property
+    def ledger(self):
+        return self.stream.blocks.table.ledger(consumer_lives=True)
 
     def send(self, fill, version, valid=True):
         grant = self.producer.acquire()
@@ -118,6 +127,163 @@ def test_learning_that_diverges_is_an_error_and_not_published():
         made.trainer.step()
     assert made.parameters.latest() == 0
     made.trainer.close()
+
+
+def open_with(made, *fills):
+    """Open, and send a batch whose blocks are filled so."""
+    made.trainer.open()
+    made.trainer.step()
+    for fill in fills:
+        made.send(fill, 0)
+    return made
+
+
+def test_batch_that_is_not_finite_stops_the_trainer_before_it_is_learned():
+    made = open_with(Made(), 1, np.nan)
+    with pytest.raises(WorkerError, match=r"env 0 showed obs\[0\] = nan in step 0"):
+        made.trainer.step()
+    assert made.learner.seen == []
+    assert made.parameters.latest() == made.trainer.version == 0
+    assert (made.ledger.consumed, made.ledger.in_flight) == (0, 2)
+    assert made.trainer.save()["counters"][0] == 0  # what it has is sound
+    made.trainer.close()
+
+
+def test_skipped_batch_makes_a_version_of_the_same_weights_and_the_next_is_let_come():
+    made = open_with(Made(on_nan="skip", total_env_steps=16), 1, np.nan)
+    assert made.trainer.step()
+    assert made.learner.seen == []
+    assert made.parameters.latest() == made.trainer.version == 1
+    assert made.parameters.fetch()[1]["weight"] == 0
+    assert made.ledger.consumed == 2
+    for fill in (3, 4):  # staleness 0: only the next version lets them come
+        made.send(fill, 1)
+    assert made.trainer.step()
+    np.testing.assert_array_equal(made.learner.seen[0]["obs"][0, :, 0], [3, 3, 4, 4])
+    assert made.learner.progress == [0.5]  # schedules go on
+    skipped, learned = made.trainer.telemetry.take_updates()
+    assert (skipped["version"], skipped["skipped_batches"]) == (1, 1)
+    assert (skipped["train_samples"], skipped["updates"], skipped["blocks"]) == (0, 0, 2)
+    assert (learned["version"], learned["skipped_batches"], learned["updates"]) == (2, 1, 1)
+    assert learned["train_samples_total"] == 12
+    assert made.ledger.adds_up
+
+
+def test_rows_that_are_not_valid_do_not_matter():
+    made = open_with(Made(), 1)
+    made.send(np.nan, 0, valid=False)
+    assert made.trainer.step()
+    assert len(made.learner.seen) == 1
+
+
+def diverge(made, how):
+    """The learner's weights become NaN, and its metrics say so or do not."""
+    learn = made.learner.learn
+
+    def diverging(*args):
+        metrics = learn(*args)
+        made.learner.policy.load_weights({"weight": np.asarray(np.nan, np.float32)})
+        return metrics | ({"grad_norm": float("nan")} if how == "metrics" else {})
+
+    made.learner.learn = diverging
+    return learn
+
+
+@pytest.mark.parametrize(("how", "name"), [("metrics", "grad_norm is nan"), ("weights", "weight")])
+def test_learning_that_diverges_is_undone(how, name, caplog):
+    made = open_with(Made(on_nan="skip"), 1, 2)
+    learn = diverge(made, how)
+    assert made.trainer.step()
+    assert f"learning has diverged: {name}" in caplog.text
+    assert made.parameters.latest() == made.trainer.version == 1
+    assert made.parameters.fetch()[1]["weight"] == 0
+    assert made.learner.updates == 0
+    (row,) = made.trainer.telemetry.take_updates()
+    assert (row["skipped_batches"], row["train_samples"], row["updates"]) == (1, 0, 0)
+    assert "grad_norm" not in row
+    made.learner.learn = learn
+    made.send(1, 1)
+    made.send(2, 1)
+    assert made.trainer.step()
+    assert made.parameters.fetch()[1]["weight"] == 1
+
+
+def test_weights_that_are_not_finite_stop_the_trainer_and_are_not_published():
+    made = open_with(Made(), 1, 2)
+    diverge(made, "weights")
+    with pytest.raises(WorkerError, match="weight is not finite after version 0"):
+        made.trainer.step()
+    assert made.parameters.latest() == 0
+    with pytest.raises(WorkerError, match="nothing to save"):
+        made.trainer.save()
+    made.trainer.close()
+
+
+def test_trainer_that_only_skips_stops_at_last_and_a_resumed_one_goes_on_counting():
+    made = Made(on_nan="skip")
+    made.trainer.open()
+    made.trainer.step()
+    for version in range(MOST_IN_A_ROW):
+        made.send(np.inf, version)
+        made.send(1, version)
+        assert made.trainer.step()
+    again = Made(on_nan="skip")
+    again.stream.load(made.stream.save())
+    again.trainer.load(made.trainer.save())
+    again.trainer.open()
+    again.trainer.step()
+    again.send(np.inf, MOST_IN_A_ROW)
+    again.send(1, MOST_IN_A_ROW)
+    with pytest.raises(WorkerError, match=f"{MOST_IN_A_ROW} batches were skipped right before"):
+        again.trainer.step()
+    old = {name: array for name, array in made.trainer.save().items() if name != "skipped"}
+    Made().trainer.load(old)  # of before there was such a count
+
+
+def test_ranks_skip_a_batch_together_if_one_of_them_has_a_fault():
+    def work(ranks):
+        made = open_with(Made(ranks=ranks, on_nan="skip"), 1, np.nan if ranks.rank else 2)
+        assert made.trainer.step()
+        made.send(3, 1)
+        made.send(4, 1)
+        assert made.trainer.step()
+        return made
+
+    for made in run_ranks(2, work):
+        assert (made.trainer.version, made.learner.updates) == (2, 1)
+        assert made.learner.seen[0]["obs"][0, 0, 0] == 3
+        assert made.ledger.consumed == 4
+
+
+@pytest.mark.parametrize("faulty", [0, 1])
+def test_rank_with_a_fault_stops_and_the_others_wait_for_orders_with_sound_weights(faulty):
+    def work(ranks):
+        ranks = _counted(ranks)
+        made = open_with(Made(ranks=ranks), 1, np.nan if ranks.rank == faulty else 2)
+        if ranks.rank == faulty:
+            with pytest.raises(WorkerError, match="showed obs"):
+                made.trainer.step()
+        else:
+            assert not made.trainer.step()
+            assert not made.trainer.step()
+            assert made.trainer.save()["counters"][0] == 0
+        assert made.learner.seen == []
+        made.trainer.close()
+        return ranks.meetings
+
+    assert run_ranks(2, work) == [2, 2]  # after opening, and with the fault: nobody waits
+
+
+def test_ranks_that_do_not_agree_on_what_came_of_learning_are_an_error():
+    def work(ranks):
+        made = open_with(Made(ranks=ranks, on_nan="skip"), 1, 2)
+        if ranks.rank:
+            diverge(made, "metrics")
+        with pytest.raises(WorkerError, match="different numbers of batches"):
+            made.trainer.step()
+        made.trainer.close()
+
+    run_ranks(2, work)
 
 
 def _counted(ranks: ThreadRanks):
