@@ -294,7 +294,7 @@ def _shape(experiment: Experiment[Any], agents: Sequence[AgentSpec]) -> tuple[An
     return (
         experiment.launcher,
         experiment.env,
-        replace(experiment.actors, threads=None),
+        replace(experiment.actors, threads=None, min=None, memory_limit_mb=None),
         experiment.routes,
         experiment.max_staleness,
         (algorithm.rollout, algorithm.batch_size),

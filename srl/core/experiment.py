@@ -87,9 +87,14 @@ class ActorsConfig:
     threads: int | None = None
     """Compute threads of each actor that computes actions itself; None: as `threads` says. (Native
     envs have theirs by env.options, mostly `num_threads`.)"""
+    memory_limit_mb: float | None = None
+    """Memory of its own that an actor may take, in MB: one that takes more, because its env leaks, is
+    ended and started again. None: no limit."""
 
     def __post_init__(self) -> None:
         check_threads("actors.threads", self.threads)
+        if self.memory_limit_mb is not None:
+            check_at_least("actors.memory-limit-mb", self.memory_limit_mb, 1)
         check_at_least("actors.count", self.count, 1)
         _check_least("actors", self.min, self.count)
         check_at_least("actors.envs", self.envs, 1)

@@ -30,6 +30,7 @@ from srl.launch.plan import Plan
 from srl.launch.saving import Saving
 from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
 from srl.telemetry.files import Writes
+from srl.telemetry.memory import own_megabytes
 from srl.telemetry.progress import Progress
 from srl.telemetry.sinks import JsonLines, Prometheus, Sink, TensorBoard, WandB
 from srl.telemetry.view import Silent, View
@@ -344,12 +345,14 @@ class Controller:
             elif isinstance(message, Evaluated):
                 self._on_evaluated(message.result)
             elif isinstance(message, Ready):
+                self._progress.memory.forget(message.worker)
                 name = f"logs/{message.worker}.json"
                 self._writes.attempt(name, self._folder.write, name, _ready_facts(message))
             elif isinstance(message, Failure):
                 self._on_failure(message)
             elif isinstance(message, Accounts):
                 self._last_ledgers = _ledgers_of(message.ledgers)
+                self._on_memory(message.megabytes)
             elif isinstance(message, Saved):
                 self._on_saved(message)
             elif isinstance(message, Stopped):
@@ -402,6 +405,21 @@ class Controller:
                 self._say(failure.traceback)
             self._say(f"(kept in {path})")
 
+    def _on_memory(self, megabytes: Mapping[str, float]) -> None:
+        """Take in what processes take; say so where one of them does not stop growing."""
+        memory = self._progress.memory
+        for worker in memory.take(time.monotonic(), megabytes):
+            words = (
+                f"{worker} has grown by {memory.growing[worker]:.1f} MB a second and goes on: it has "
+                f"{memory.of(worker):.0f} MB now"
+            )
+            if worker.startswith("actor"):
+                words += (
+                    f"; does its env {self._experiment.env.name} keep what it should free? "
+                    "--actors.memory-limit-mb ends an actor that grows too large, and starts another"
+                )
+            self._say(f"note: {words}")
+
     def _learned(self, policy: str, row: Mapping[str, Any]) -> None:
         self._evaluations.learned(policy, row["version"], row["env_steps"], self._seconds())
         self._write_row(row)
@@ -435,6 +453,7 @@ class Controller:
         clock = {
             "seconds": seconds,
             "env_steps_per_second": self._progress.total("env_steps") / max(seconds, 1e-9),
+            "memory_megabytes": round(self._progress.memory.total, 1),
         }
         for sink in self._sinks:
             sink.write(row, clock)
@@ -442,6 +461,8 @@ class Controller:
     def _show_state(self) -> None:
         if time.monotonic() >= self._show_at:
             self._show_at = time.monotonic() + _SHOW_SECONDS
+            mine = own_megabytes()
+            self._on_memory({} if mine is None else {"controller": mine})
             state = self._summary()
             for sink in self._sinks:
                 sink.show(state)
@@ -576,6 +597,7 @@ class Controller:
             },
             "worker_restarts": self._lives.restarts,
             "writes_lost": dict(self._writes.lost),
+            "memory": progress.memory.summary(),
             "bottleneck": progress.bottleneck(),
             "time_split": progress.splits(),
         }

@@ -24,6 +24,7 @@ from srl.core.errors import SrlError
 from srl.launch.children import Child, can_fork, fork, start_anew
 from srl.launch.env_factory import import_family
 from srl.launch.limits import raise_descriptors
+from srl.launch.memory import MemoryWatch
 from srl.launch.owner import write_owner
 from srl.launch.plan import Plan, worker_name
 from srl.launch.process import use_log
@@ -84,6 +85,9 @@ class NodeAgent:
         self._order = order
         self._plan = msgspec.json.decode(order.plan, type=Plan)
         self._arenas: dict[str, Arena] = {}
+        experiment = self._plan.experiment
+        limit, env = experiment["actors"]["memory_limit_mb"], experiment["env"]["name"]
+        self._memory = MemoryWatch(limit, env)
         self._processes: dict[str, _Process] = {}
         self._folder = Path(order.socket_folder)
         self._writers = frozenset(self._plan.writers()) & frozenset(order.workers)
@@ -171,7 +175,17 @@ class NodeAgent:
             self._report_deaths()
             if time.monotonic() >= accounts_at:
                 accounts_at = time.monotonic() + _ACCOUNTS_SECONDS
-                self._controller.send(Accounts(self._ledgers()))
+                self._controller.send(Accounts(self._ledgers(), self._look_at_memory()))
+
+    def _look_at_memory(self) -> dict[str, float]:
+        """Megabytes of the workers that live; those that take too much are ended."""
+        living = {name: p for name, p in self._processes.items() if p.popen.poll() is None}
+        found = self._memory.look({name: p.popen.pid for name, p in living.items()})
+        for name in found:
+            process = living[name]
+            if self._memory.is_too_large(name, process.kind, process.popen.pid):
+                process.popen.kill()
+        return found
 
     def _obey(self, message: Message) -> None:
         """Do what the controller orders while the run goes on."""
@@ -236,7 +250,8 @@ class NodeAgent:
                     continue
                 process.has_reported_failure = True
                 log_file = Path(self._order.log_folder) / f"{process.name}.log"
-                words = _describe_exit(process.name, code)
+                words = self._memory.explain(process.name, process.popen.pid, code)
+                words = words or _describe_exit(process.name, code)
                 self._controller.send(
                     Failure(process.name, words, _tail(log_file), process.incarnation)
                 )

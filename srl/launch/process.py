@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 _THREAD_COUNTS = (
@@ -70,6 +71,12 @@ def use_log() -> None:
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         raw = _Log(descriptor, "w", closefd=False)
         setattr(sys, name, io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True))  # pyright: ignore[reportArgumentType] - as Python's own, unbuffered
+
+
+def offer_to_oom_killer() -> None:
+    """Where memory runs out, have the kernel end this process before those it is harder to replace."""
+    with suppress(OSError):  # not Linux
+        Path("/proc/self/oom_score_adj").write_text("300")
 
 
 def use_threads(threads: int) -> None:

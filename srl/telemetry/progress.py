@@ -7,6 +7,7 @@ from typing import Any
 
 from srl.core.telemetry import Episode
 from srl.telemetry.bottleneck import name_bottleneck
+from srl.telemetry.memory import Memory
 
 _WINDOW = 100
 _TOTALS = ("env_steps", "agent_steps")
@@ -106,6 +107,8 @@ class Progress:
         self.base: dict[str, int] = dict.fromkeys(_TOTALS, 0)
         """What was done before this start of the run."""
         self.seconds_before = 0.0
+        self.memory = Memory()
+        """What each process takes now."""
         self.policies = {name: PolicyProgress() for name in policies}
         self.policies |= {name: PolicyProgress(frozen=True) for name in frozen}
         self._counters: dict[tuple[str, int], Mapping[str, int]] = {}

@@ -316,6 +316,12 @@ def exposition(
         for kind, split in state.get("time_split", {}).items()
         for part, value in split.items()
     ]
+    sizes = [
+        (run | {"worker": kind}, facts["megabytes"])
+        for kind, facts in state.get("memory", {}).get("largest", {}).items()
+    ]
+    words = "Memory of its own of the largest worker of a kind."
+    lines += _metric("srl_worker_megabytes", "gauge", words, sizes)
     words = "Where the time of a kind of worker went."
     lines += _metric("srl_worker_seconds_total", "counter", words, seconds)
     return "\n".join(lines) + "\n"

@@ -106,9 +106,11 @@ class LiveTable:
             done = min(progress.total("env_steps"), self._total)
             parts.append(ProgressBar(total=self._total, completed=done, width=60))  # pyright: ignore[reportArgumentType] - renderables
         table = Table(box=None, pad_edge=False, show_header=False)
+        largest = progress.memory.largest()
         for kind, split in progress.splits().items():
             words = "  ".join(f"{name} {share:.0%}" for name, share in shares(split).items())
-            table.add_row(kind, words)
+            memory = f"  {largest[kind][1]:.0f} MB" if kind in largest else ""
+            table.add_row(kind, words + memory)
         if len(progress.policies) > 1:
             for name, policy in progress.policies.items():
                 table.add_row(f"policy {name}", _policy_line(policy))

@@ -166,6 +166,8 @@ class Accounts(msgspec.Struct, tag=True):
     """From a node agent, every second: the ledger of its arenas so far."""
 
     ledgers: dict[str, dict[str, int]]
+    megabytes: dict[str, float] = {}
+    """Worker to the memory of its own; empty where it was not looked at."""
 
 
 class Stopped(msgspec.Struct, tag=True):

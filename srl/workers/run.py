@@ -31,7 +31,7 @@ from srl.core.errors import SrlError, StreamError
 from srl.core.worker import Worker
 from srl.launch.connect import ShmConnector, build_worker
 from srl.launch.plan import Plan, worker_name
-from srl.launch.process import use_allocator, use_log, use_threads
+from srl.launch.process import offer_to_oom_killer, use_allocator, use_log, use_threads
 from srl.streams.parameters.shm import ShmSubscriber
 from srl.transport.arena import Arena
 from srl.transport.control import (
@@ -79,6 +79,8 @@ def main(fd: int) -> int:
     sys.path += [path for path in configure.python_path if path not in sys.path]
     plan = msgspec.json.decode(configure.plan, type=Plan)
     use_allocator(plan.experiment["allocator"])
+    if plan.worker(configure.worker).kind in ("actor", "evaluator"):
+        offer_to_oom_killer()
     try:
         arenas = {name: Arena.attach(fd, size) for name, (fd, size) in configure.arenas.items()}
         buffers = {name: arena.buffer for name, arena in arenas.items()}

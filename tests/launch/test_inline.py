@@ -113,7 +113,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cartpole, staleness 0": ("cartpole", CARTPOLE | {"seed": 6, "max_staleness": 0}),
     "cartpole, staleness 1": ("cartpole", CARTPOLE | {"seed": 7, "stop__env_steps": 10_000}),
 }
-CLOCKS = ("pid", "seconds", "env_steps_per_second", "bottleneck", "time_split")
+CLOCKS = ("pid", "seconds", "env_steps_per_second", "bottleneck", "time_split", "memory")
 
 every_case = pytest.mark.parametrize("case", CASES)
 SIMPLER = ("chain", "target", "turns", "masked", "identity, two actors", "cartpole, evaluator")
