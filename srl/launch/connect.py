@@ -167,7 +167,10 @@ class ShmConnector:
         folder: str,
         incarnation: int,
         group: Group,
+        *,
+        context: "zmq.Context[Any] | None" = None,
     ) -> None:
+        """Join them; sockets are made by `context`, where one is given."""
         self.group = group
         self.staging_thread = plan.experiment["trainers"]["staging"] == "thread"
         self._plan = plan
@@ -176,7 +179,7 @@ class ShmConnector:
         self._incarnation = incarnation
         self._num_actors = plan.experiment["actors"]["count"]
         self._num_policies = plan.experiment["policies"]["count"]
-        self._context: zmq.Context[Any] = zmq.Context()
+        self._context: zmq.Context[Any] = context or zmq.Context()
 
     def producer(self, route: RoutePlan, actor: int) -> SampleProducer:
         """An actor's end of the sample stream."""

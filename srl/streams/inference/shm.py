@@ -234,6 +234,8 @@ class ShmInferenceClient:
                     f"{len(self._welcomed)} connected)"
                 )
             if now - pending.asked_at > self._resend_seconds:
+                if pending.asked.issuperset(self._welcomed):
+                    pending.asked.clear()  # all were asked: request or answer may have been lost
                 self._ask(group)
 
     def _say_hello(self) -> None:
@@ -273,6 +275,8 @@ class ShmInferenceServer:
         self._server = Server(context, address)
         self._areas: dict[tuple[int, int], Block] = {}
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
+        self._notices: dict[tuple[int, int], Header] = {}
+        """Of the last answer to each (client, group)."""
         self.repeated = 0
 
     @property
@@ -308,6 +312,7 @@ class ShmInferenceServer:
         header = Header(
             Kind.REPLY, 0, self._incarnation, request.sequence, version, 0, group, 0, self._digest
         )
+        self._notices[client, group] = header
         self._server.send(peer, header)
 
     def pollables(self) -> Sequence[Any]:
@@ -345,8 +350,12 @@ class ShmInferenceServer:
     def _on_request(self, message: Message) -> list[Request]:
         header = message.header
         key, asked = (header.sender, header.c), (header.incarnation, header.sequence)
-        if self._last.get(key, (-1, -1)) >= asked:
+        last = self._last.get(key, (-1, -1))
+        if last >= asked:
             self.repeated += 1
+            notice = self._notices.get(key)
+            if last == asked and notice is not None and notice.sequence == header.sequence:
+                self._server.send(message.peer, notice)  # it was answered: the notice was lost
             return []
         self._last[key] = asked
         producer, slot = divmod(header.a, self._blocks.table.num_slots)
