@@ -34,8 +34,9 @@ from srl.launch.plan import Plan, make_plan
 from srl.launch.play import PlayedEpisode, play
 from srl.launch.pool import pin
 from srl.learning.checkpoint import (
+    LATEST,
     Checkpoint,
-    latest_checkpoint,
+    find_checkpoint,
     read_checkpoint,
     trainers_only,
 )
@@ -107,15 +108,27 @@ def train_experiment(
     return _run(experiment, folder, checkpoint, view, plan, notes=notes, watcher=watcher)
 
 
-def resume(path: Path | str, *, view: ViewFactory | None = None, **options: Any) -> Run:
-    """Go on with a run from its newest checkpoint.
+def resume(
+    path: Path | str,
+    *,
+    view: ViewFactory | None = None,
+    checkpoint: str | int = LATEST,
+    **options: Any,
+) -> Run:
+    """Go on with a run from its newest checkpoint, or from another one.
 
-    Options are those of `train`; what they change is recorded.
+    Args:
+        path: the run folder.
+        view: shows progress; nothing is shown without one.
+        checkpoint: `latest`, `best` or a version of which there is one (`srl inspect` lists them).
+        **options: those of `train`; what they change is recorded.
     """
-    return resume_run(Path(path), _to_arguments(options), view or _silent)
+    return resume_run(Path(path), _to_arguments(options), view or _silent, str(checkpoint))
 
 
-def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
+def resume_run(
+    path: Path, arguments: Sequence[str], view: ViewFactory, checkpoint: str = LATEST
+) -> Run:
     """Go on with a run; options as on the command line."""
     if any(word.partition("=")[0] == "--out" for word in arguments):
         raise ConfigError("resume goes on in the run's own folder: it takes no --out")
@@ -123,19 +136,19 @@ def resume_run(path: Path, arguments: Sequence[str], view: ViewFactory) -> Run:
     folder.settle()
     before = read_experiment(folder)
     experiment = parse_options(before, arguments)
-    checkpoint = read_checkpoint(latest_checkpoint(folder.checkpoints))
+    found = read_checkpoint(find_checkpoint(folder.checkpoints, checkpoint))
     check_devices(experiment)
     check_metrics(experiment.metrics)
     plan = plan_run(folder, experiment)
     agents = [route.agent_spec() for route in plan.learning]
     if _shape(before, agents) != _shape(experiment, agents):
-        checkpoint = trainers_only(checkpoint)
-    if not any(section.startswith("actor") for section in checkpoint.sections):
-        plan = msgspec.structs.replace(plan, restarted_at=int(checkpoint.manifest["version"]))
+        found = trainers_only(found)
+    if not any(section.startswith("actor") for section in found.sections):
+        plan = msgspec.structs.replace(plan, restarted_at=int(found.manifest["version"]))
     for route in plan.learning:
-        load_policy(experiment, route, checkpoint)  # raises where the network is another
+        load_policy(experiment, route, found)  # raises where the network is another
     notes = check_host(plan, experiment, path, is_new=False)
-    return _run(experiment, folder, checkpoint, view, plan, notes=notes)
+    return _run(experiment, folder, found, view, plan, notes=notes)
 
 
 def evaluate_run(

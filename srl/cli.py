@@ -17,8 +17,8 @@ usage: srl COMMAND ...
 
   srl train NAME [--launcher inline|local] [--out DIR] [--auto] [--a.b value ...]
                           train an experiment (--help lists its options); --auto: as tuned
-  srl resume RUN [--a.b value ...]
-                          go on with a run from its newest checkpoint
+  srl resume RUN [--from best|VERSION] [--a.b value ...]
+                          go on with a run from its newest checkpoint, or from another
   srl eval RUN [--episodes N] [--version V|TAG]
                           play a run's newest checkpoint (or a version it kept: 40, best)
   srl play RUN [--episodes N] [--version V|TAG] [--seed N] [--sampled] [--video F.mp4|F.gif]
@@ -28,7 +28,9 @@ usage: srl COMMAND ...
   srl list                experiments and env families
   srl explain NAME [--a.b value ...]
                           the workers, streams and memory of an experiment
-  srl inspect CHECKPOINT  what a checkpoint (or a run's newest) holds and restores
+  srl inspect RUN|CHECKPOINT [--verify]
+                          the checkpoints of a run, and what the newest (or the one given) holds
+                          and restores; --verify reads every byte of all of them
   srl check-env NAME [--env.options JSON] [--env.wrappers A B ...] [--env.reseed start] [--seed N]
                           prove that an env keeps the contract, and measure it; NAME is an
                           experiment, FAMILY/NAME, module:Object or file.py:Object
@@ -109,7 +111,8 @@ def _resume(words: list[str]) -> int:
     from srl import api
 
     path, options = _first(words, "srl resume RUN")
-    return _finish(api.resume_run(Path(path), options, _view))
+    options, checkpoint = _cut(options, "--from", api.LATEST)
+    return _finish(api.resume_run(Path(path), options, _view, checkpoint))
 
 
 def _eval(words: list[str]) -> int:
@@ -192,14 +195,11 @@ def _explain(words: list[str]) -> int:
 
 
 def _inspect(words: list[str]) -> int:
-    from srl.launch.explain import inspect
+    from srl.launch.inspect import inspect
 
-    path, rest = _first(words, "srl inspect CHECKPOINT")
-    if rest:
-        from srl.core.errors import ConfigError
-
-        raise ConfigError(f"srl inspect takes one path, got also {' '.join(rest)}")
-    sys.stdout.write(inspect(Path(path)))
+    path, words = _first(words, "srl inspect RUN|CHECKPOINT")
+    options = _options(words, "srl inspect", {"verify": None})
+    sys.stdout.write(inspect(Path(path), verify="verify" in options))
     return 0
 
 
@@ -300,6 +300,22 @@ def _options(words: list[str], usage: str, known: Mapping[str, Any]) -> dict[str
         except ValueError:
             raise ConfigError(f"--{name} needs a whole number, got {value!r}") from None
     return found
+
+
+def _cut(words: list[str], option: str, default: str) -> tuple[list[str], str]:
+    """Words without one option of ours among those of an experiment, and its last value."""
+    from srl.core.errors import ConfigError
+
+    rest, others, value = list(words), list[str](), default
+    while rest:
+        word, equals, given = rest.pop(0).partition("=")
+        if word != option:
+            others.append(word + equals + given)
+        elif equals or rest:
+            value = given if equals else rest.pop(0)
+        else:
+            raise ConfigError(f"{option} needs a value")
+    return others, value
 
 
 def _view(experiment: Any) -> Any:

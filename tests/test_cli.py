@@ -14,6 +14,7 @@ import pytest
 
 from srl import catalog, cli
 from srl.launch.folder import RunFolder
+from srl.learning.checkpoint import list_checkpoints, read_manifest
 
 HERE = Path(__file__).parent
 FAULTY = f"{HERE / 'bad_envs.py'}:experiment"
@@ -438,7 +439,101 @@ def test_inspect_says_what_a_checkpoint_holds(srl: Any, finished: Path) -> None:
         "learner.weights/policy_head.logits.weight float32[8, 2]",
     ):
         assert words in outcome.out
-    assert srl("inspect", state_of(finished).parent).out == outcome.out
+    alone = srl("inspect", state_of(finished).parent).out
+    assert outcome.out.endswith(f"newest\n\n{alone}")
+
+
+def checkpointed(folder: Path) -> Path:
+    """A finished inline run with a checkpoint every tenth of a second: 100 episodes and more."""
+    words = ["train", FAULTY, "--launcher", "inline", "--out", str(folder), "--seed", "3"]
+    words += [
+        "--checkpoint.seconds",
+        "0.1",
+        "--checkpoint.keep",
+        "1000",
+        "--stop.env-steps",
+        "4000",
+    ]
+    assert cli.main([*words, "--evaluation.episodes", "0"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def often(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpointed(tmp_path_factory.mktemp("often") / "run")
+
+
+def test_inspect_lists_every_checkpoint_of_a_run(srl: Any, often: Path) -> None:
+    paths = list_checkpoints(often / "checkpoints")
+    out = srl("inspect", often, "--verify").out
+    head, columns, *rows = out.splitlines()[: len(paths) + 2]
+    assert head == f"{len(paths)} checkpoints in {often / 'checkpoints'}:"
+    assert columns.split() == [
+        *("checkpoint", "versions", "env", "steps", "MB", "written", "format", "return")
+    ]
+    for path, row in zip(paths, rows, strict=True):
+        manifest = read_manifest(path)
+        name, version, env_steps, *_ = row.split()
+        steps = manifest["progress"]["totals"]["env_steps"]
+        assert (name, version, env_steps) == (path.name, str(manifest["version"]), str(steps))
+        assert row.endswith("verified")
+    assert rows[-1].endswith("10.0 (episodes)  newest, best, verified")  # of equals the newest
+    summary = json.loads((often / "summary.json").read_text())["checkpoints"]
+    assert (summary["best"], summary["best_return"]) == (paths[-1].name, 10.0)
+    assert (summary["written"], summary["failed"]) == (len(paths), 0)
+
+
+def test_inspect_names_the_checkpoints_that_are_damaged(
+    srl: Any, refuses: Any, often: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(often, tmp_path / "copy")
+    first, second, *_ = list_checkpoints(copy / "checkpoints")
+    state = first / "state-inline.safetensors"
+    state.write_bytes(state.read_bytes()[:-1])
+    assert srl("inspect", copy).code == 0  # the newest is whole
+    outcome = srl("inspect", copy, "--verify")
+    assert outcome.code == 2
+    assert f"are damaged: {first.name}\n" in outcome.err
+    assert "is truncated" in outcome.err
+    assert f"{second.name}" in outcome.err
+    (first / "manifest.json").write_text('{"format": 2}')
+    assert str(first) in refuses("inspect", copy)  # it might be the newest
+
+
+@pytest.mark.parametrize("option", [("--from", "VERSION"), ("--from=VERSION",)])
+def test_run_goes_on_from_an_older_checkpoint(
+    srl: Any, often: Path, tmp_path: Path, option: tuple[str, ...]
+) -> None:
+    copy = shutil.copytree(often, tmp_path / "copy")
+    first, *_, last = list_checkpoints(copy / "checkpoints")
+    version, serial = read_manifest(first)["version"], read_manifest(last)["serial"]
+    words = [word.replace("VERSION", str(version)) for word in option]
+    outcome = srl("resume", copy, *words, "--stop.env-steps", "4000", "--checkpoint.keep", "3")
+    assert outcome.code == 0
+    rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    assert [row["version"] for row in rows] == list(range(1, len(rows) + 1))
+    whole = [json.loads(line) for line in (often / "metrics.jsonl").read_text().splitlines()]
+    assert [row | {"time": None} for row in rows] == [row | {"time": None} for row in whole]
+    # those of the future it left go as it writes its own: it is not resumed from there
+    newest = list_checkpoints(copy / "checkpoints")[-1]
+    assert read_manifest(newest)["serial"] > serial
+
+
+def test_run_goes_on_from_its_best_checkpoint(srl: Any, often: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(often, tmp_path / "copy")
+    assert srl("resume", copy, "--from", "best", "--stop.env-steps", "4100").code == 0
+
+
+@pytest.mark.parametrize("name", ["4321", "bset", "-1", ""])
+def test_checkpoint_that_is_not_there_is_refused(refuses: Any, often: Path, name: str) -> None:
+    message = refuses("resume", often, f"--from={name}")
+    assert f"there is no checkpoint {name!r}" in message
+    assert "latest, best, and those of versions " in message
+
+
+def test_run_without_a_best_checkpoint_says_so(refuses: Any, finished: Path) -> None:
+    assert "there is no checkpoint 'best'" in refuses("resume", finished, "--from", "best")
+    assert "--from needs a value" in refuses("resume", finished, "--from")
 
 
 def test_eval_plays_the_newest_checkpoint(srl: Any, finished: Path) -> None:

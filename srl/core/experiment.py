@@ -174,7 +174,7 @@ class CheckpointConfig:
     seconds: float = 60.0
     """Seconds between two checkpoints."""
     keep: int = 3
-    """Newest checkpoints to keep."""
+    """Newest checkpoints to keep; the best stays beside them."""
 
     def __post_init__(self) -> None:
         check_at_least("checkpoint.seconds", self.seconds, 0.1)

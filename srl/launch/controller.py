@@ -27,8 +27,14 @@ from srl.launch.inline import InlineLauncher
 from srl.launch.lives import Lives
 from srl.launch.local import LocalLauncher
 from srl.launch.plan import Plan
-from srl.launch.saving import Saving
-from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
+from srl.launch.saving import MOST_FAILURES, Saving
+from srl.learning.checkpoint import (
+    Checkpoint,
+    Score,
+    latest_checkpoint,
+    read_checkpoint,
+    remove_unfinished,
+)
 from srl.telemetry.files import Writes
 from srl.telemetry.memory import own_megabytes
 from srl.telemetry.progress import Progress
@@ -37,6 +43,7 @@ from srl.telemetry.view import Silent, View
 from srl.transport.control import (
     Accounts,
     Backup,
+    Copied,
     Evaluated,
     Failure,
     Message,
@@ -46,6 +53,7 @@ from srl.transport.control import (
     Retire,
     Save,
     Saved,
+    SaveFailed,
     Stopped,
 )
 from srl.transport.slots import Ledger
@@ -172,6 +180,10 @@ class Controller:
         self._eval_returns: dict[str, float] = {}
         """Policy to the mean of its own."""
         self._contract: tuple[list[str], list[str]] = ([], [])
+        remove_unfinished(folder.checkpoints)
+        self._saving = Saving(folder.checkpoints, experiment.checkpoint.keep)
+        self._not_saved = ""
+        """Why the last checkpoint that failed did."""
         self._sinks: list[Sink] = []
         self._writes = Writes(self._say)
         keep = experiment.evaluation.keep
@@ -255,14 +267,13 @@ class Controller:
     def _run(self, interrupts: Interrupts) -> None:
         launcher = self._launch(interrupts)
         self._contract = launcher.contract()
-        keep = self._experiment.checkpoint.keep
-        self._saving = Saving(self._folder.checkpoints, launcher.writers, keep)
         try:
             launcher.start(self._checkpoint)
             save_at = time.monotonic() + self._experiment.checkpoint.seconds
             while not self._is_over(interrupts):
                 messages = launcher.poll(_POLL_SECONDS)
                 self._absorb(messages)
+                self._check_saving()
                 if self._watcher is not None:
                     self._watched = self._watcher.hear(messages)
                 self._supervise(launcher)
@@ -270,11 +281,12 @@ class Controller:
                 self._show_state()
                 if time.monotonic() >= save_at and self._may_save():
                     save_at = time.monotonic() + self._experiment.checkpoint.seconds
-                    launcher.save(self._saving.order())
+                    if (order := self._saving.order(launcher.writers)) is not None:
+                        launcher.save(order)
             # Inline, a failure leaves a worker half through its step: nothing to go on from.
             is_sound = self._failure is None or self._experiment.launcher != "inline"
             self._is_stopping = True
-            launcher.stop(self._saving.order() if is_sound else None)
+            launcher.stop(self._saving.order(launcher.writers) if is_sound else None)
             deadline = time.monotonic() + _STOP_SECONDS
             while self._ledgers is None and time.monotonic() < deadline:
                 self._absorb(launcher.poll(_POLL_SECONDS))
@@ -282,6 +294,7 @@ class Controller:
                 words = f"did not stop within {_STOP_SECONDS:.0f} s and was ended"
                 self._fail(Failure("node-agent", words, ""))
                 self._reason = f"node-agent: {words}"
+            self._check_last_saving()
         finally:
             self._ended = time.monotonic()
             launcher.close()
@@ -297,8 +310,8 @@ class Controller:
         newest = self._saving.last or (self._checkpoint and self._checkpoint.path)
         now = time.monotonic()
         for order in self._lives.orders(None if newest is None else str(newest), now):
-            if isinstance(order, Restart) and any(map(self._lives.is_writer, order.workers)):
-                self._saving.forget()
+            if isinstance(order, Restart):
+                self._saving.give_up(order.workers)
             launcher.tell(order)
         if now >= self._backup_at:
             self._backup_at = now + _BACKUP_SECONDS
@@ -308,6 +321,31 @@ class Controller:
 
     def _may_save(self) -> bool:
         return bool(self._progress.version) and not self._failure and not self._saving.is_busy
+
+    def _check_saving(self) -> None:
+        """Say which checkpoints failed; the run ends where that is all they do."""
+        for note in self._saving.take_notes():
+            self._not_saved = note
+            self._say(f"note: {note}")
+        if self._saving.is_hopeless and self._failure is None:
+            self._fail_saving(f"{MOST_FAILURES} checkpoints in a row were not written")
+
+    def _check_last_saving(self) -> None:
+        """A run without its last checkpoint has failed, unless its trainer was between two lives."""
+        self._check_saving()
+        if self._failure is not None or self._saving.is_last_whole:
+            return
+        words = "the last checkpoint of the run was not written"
+        if self._saving.has_last_failed:
+            self._fail_saving(words)
+        else:
+            self._say(f"note: {words}: a trainer had died, or did not end in time")
+
+    def _fail_saving(self, words: str) -> None:
+        again = f"'srl resume {self._folder.path}' goes on from the newest"
+        reason = "; ".join(filter(None, (words, self._not_saved, again)))
+        self._fail(Failure("checkpoints", reason, "", is_user_error=True))
+        self._reason = f"checkpoints: {reason}"
 
     def _is_over(self, interrupts: Interrupts) -> bool:
         self._reason = self._failed() or self._interrupted(interrupts) or self._stop_rule() or ""
@@ -353,8 +391,11 @@ class Controller:
             elif isinstance(message, Accounts):
                 self._last_ledgers = _ledgers_of(message.ledgers)
                 self._on_memory(message.megabytes)
-            elif isinstance(message, Saved):
-                self._on_saved(message)
+            elif isinstance(message, Copied):
+                self._saving.copied(message, self._manifest())
+            elif isinstance(message, Saved | SaveFailed):
+                for part in self._saving.add(message):
+                    self._lives.saved(part)  # dead trainers go on from a checkpoint that is whole
             elif isinstance(message, Stopped):
                 self._ledgers = _ledgers_of(message.ledgers)
                 if not message.ledgers:  # the agent died with its arenas: its last word counts
@@ -367,13 +408,6 @@ class Controller:
         for update in report.updates:
             policy = self._plan.worker(report.worker).policy
             self._learned(policy, self._progress.on_update(policy, update))
-
-    def _on_saved(self, saved: Saved) -> None:
-        """Take in a part of a checkpoint; a whole one is what dead trainers go on from."""
-        before = self._saving.last
-        self._saving.add(saved, self._manifest())
-        if self._saving.last != before:
-            self._lives.saved(saved)
 
     def _on_failure(self, failure: Failure) -> None:
         """A death: the run ends with it, or goes on."""
@@ -540,11 +574,21 @@ class Controller:
             "launcher": self._experiment.launcher,
             "seconds": self._seconds(),
             "progress": self._progress.to_dict(),
+            "score": self._score(),
             "ledgers_before": {p: asdict(ledger) for p, ledger in self._ledgers_before.items()},
             "rolled_back": self._lives.rolled_back,
             "restored": restored,
             "not_restored": not_restored,
         }
+
+    def _score(self) -> Score | None:
+        """What the policies of now are worth: by the evaluator where there is one."""
+        if self._plan.of_kind("evaluator"):
+            kind, mean = "evaluation", self._evaluations.newest_mean
+        else:
+            kind, mean = "episodes", self._progress.mean_return
+            mean = mean if self._progress.is_window_full else None
+        return None if mean is None else Score(mean, kind)
 
     def _seconds_now(self) -> float:
         return (self._ended or time.monotonic()) - self._started
@@ -583,6 +627,7 @@ class Controller:
             "mean_return": progress.mean_return,
             "eval_return": self._eval_return,
             **self._evaluations.summary(),
+            "checkpoints": self._saving.summary(),
             "staleness_mean": progress.staleness_mean,
             "staleness_max": progress.staleness_max,
             **_blocks(sum(ledgers.values(), Ledger())),

@@ -28,12 +28,16 @@ class Evaluations:
         self._rows: JsonLines | None = None
         self.best: dict[str, Version] = {}
         """Policy to the version of the highest return."""
+        self._newest: dict[str, float] = {}
+        """Policy to the return of the version evaluated last."""
 
     def open(self, restarted_at: Mapping[str, int] | None) -> list[str]:
         """Go on from what is there, up to the versions a resumed run begins at; notes, in words."""
         path = self._folder.evaluations
         self._rows = JsonLines(path, self._writes, versions=restarted_at)
-        self._known = {(str(row["policy"]), int(row["version"])) for row in read_rows(path)}
+        rows = list(read_rows(path))
+        self._known = {(str(row["policy"]), int(row["version"])) for row in rows}
+        self._newest = {str(row["policy"]): float(row["eval_return"]) for row in rows}
         notes = self.store.repair()
         if restarted_at is None:
             return notes
@@ -67,6 +71,7 @@ class Evaluations:
         for version in [v for v in known if v < found.version]:
             del known[version]
         whole = Version(**found._asdict(), env_steps=env_steps, seconds=seconds)
+        self._newest[found.policy] = found.eval_return
         if found.file:
             self._writes.attempt("versions/", self._index, whole)
         else:
@@ -83,6 +88,12 @@ class Evaluations:
         if self.store.add(version):
             self.best[version.policy] = version
         self.store.prune(version.policy, self._keep)
+
+    @property
+    def newest_mean(self) -> float | None:
+        """Mean over all policies of what was found last; None before each was evaluated."""
+        known = [self._newest[policy] for policy in self._learned if policy in self._newest]
+        return sum(known) / len(known) if len(known) == len(self._learned) else None
 
     def summary(self) -> dict[str, Any]:
         """What summary.json says of them: nothing before the first."""

@@ -1,13 +1,11 @@
-"""Says in words what an experiment will start, and what a checkpoint holds."""
+"""Says in words what an experiment will start."""
 
-from pathlib import Path
 from typing import Any
 
 from srl.core.experiment import Experiment
 from srl.launch.limits import needs
 from srl.launch.opening import find_opponents
 from srl.launch.plan import make_plan
-from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
 
 
 def explain(experiment: Experiment[Any]) -> str:
@@ -64,29 +62,3 @@ def _trainers(experiment: Experiment[Any]) -> str:
         return f"on {trainers.device}: in one process, one does what {trainers.count} would"
     where = "a GPU each" if trainers.device == "cuda" else trainers.device
     return f"on {where}, {trainers.count} to share every batch of a policy"
-
-
-def inspect(path: Path) -> str:
-    """What is in a checkpoint, and what a resumed run gets back of it."""
-    if (path / "checkpoints").is_dir():
-        path = latest_checkpoint(path / "checkpoints")
-    checkpoint = read_checkpoint(path)
-    manifest = checkpoint.manifest
-    totals = manifest["progress"]["totals"]
-    num_bytes = sum(part["bytes"] for part in manifest["parts"])
-    lines = [
-        f"{path}: whole (checksum verified), format {manifest['format']}",
-        f"version {manifest['version']}, {totals['env_steps']} env steps, "
-        f"{manifest['seconds']:.1f} s, {num_bytes / 1e6:.2f} MB",
-        "restored:",
-        *(f"  {words}" for words in manifest["restored"]),
-        "not restored:",
-        *(f"  {words}" for words in manifest["not_restored"] or ["nothing is lost"]),
-        "holds:",
-    ]
-    for section, arrays in checkpoint.sections.items():
-        size = sum(array.nbytes for array in arrays.values())
-        lines.append(f"  {section}: {len(arrays)} arrays, {size / 1e6:.3f} MB")
-        learner = {k: v for k, v in arrays.items() if k.startswith("learner.")}
-        lines += [f"    {k} {v.dtype}{list(v.shape)}" for k, v in sorted(learner.items())]
-    return "\n".join(lines) + "\n"

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from srl.core.errors import ConfigError
+from srl.learning.checkpoint import remove_unfinished
 from srl.telemetry.files import replace_file
 from srl.telemetry.sinks import read_rows
 
@@ -119,8 +119,7 @@ class RunFolder:
 
     def remove_unfinished(self) -> None:
         """Remove checkpoints and versions that were never finished."""
-        for path in self.checkpoints.glob(".*.writing"):
-            shutil.rmtree(path, ignore_errors=True)
+        remove_unfinished(self.checkpoints)
         for path in self.versions.glob(".*.writing"):
             path.unlink(missing_ok=True)
 

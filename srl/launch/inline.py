@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from srl.core.arrays import Arrays, subset
+from srl.core.errors import CheckpointError
 from srl.core.telemetry import Episode
 from srl.core.worker import Worker
 from srl.launch.connect import InlineConnector, build_worker
@@ -22,12 +23,14 @@ from srl.streams.samples.workspace import load_workspace, save_workspace
 from srl.transport.control import (
     Accounts,
     Backup,
+    Copied,
     Message,
     Ready,
     Restart,
     Retire,
     Save,
     Saved,
+    SaveFailed,
     Stopped,
 )
 from srl.workers.run import evaluations_of, failure_of, report_of
@@ -82,6 +85,11 @@ class InlineLauncher:
 
     def save(self, order: Save) -> None:
         """Write everything as one part, between two rounds."""
+        self._messages.append(Copied("inline", order.serial))
+        with self._trainers[0].telemetry.time("checkpoint"):
+            self._messages.append(self._write(order))
+
+    def _write(self, order: Save) -> Saved | SaveFailed:
         sections: dict[str, Arrays] = {worker.name: worker.save() for worker in self._workers}
         for policy, stream in self._connector.samples.items():
             sections[f"samples-{policy}"] = stream.save()
@@ -93,8 +101,11 @@ class InlineLauncher:
             self._plan.worker(trainer.name).policy: int(trainer.version)  # pyright: ignore[reportAttributeAccessIssue] - a Trainer
             for trainer in self._trainers
         }
-        part = write_part(Path(order.folder), "inline", sections)
-        self._messages.append(Saved("inline", order.serial, part, versions, self._ledgers()))
+        try:
+            part = write_part(Path(order.folder), "inline", sections)
+        except (OSError, CheckpointError) as error:
+            return SaveFailed("inline", order.serial, str(error))
+        return Saved("inline", order.serial, part, versions, self._ledgers())
 
     def tell(self, order: Restart | Retire | Backup) -> None:
         """There is nobody to tell: workers and controller are one process, and die together."""

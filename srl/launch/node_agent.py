@@ -29,12 +29,14 @@ from srl.launch.owner import write_owner
 from srl.launch.plan import Plan, worker_name
 from srl.launch.process import use_log
 from srl.launch.saving import Saving
+from srl.learning.checkpoint import remove_unfinished
 from srl.transport.arena import Arena
 from srl.transport.control import (
     Accounts,
     Backup,
     Channel,
     Configure,
+    Copied,
     Failure,
     Message,
     Preempted,
@@ -43,6 +45,7 @@ from srl.transport.control import (
     Retire,
     Save,
     Saved,
+    SaveFailed,
     StartNode,
     Stop,
     Stopped,
@@ -61,6 +64,8 @@ _GRACE_SECONDS = {"evaluator": 15.0, "actor": 15.0, "policy": 10.0, "trainer": 1
 _SAVE_GRACE_SECONDS = 60.0
 _ALONE_GRACE_SECONDS = 1.0
 """Where the controller is gone, and the worker has nothing to save."""
+_ALONE_SERIAL = 50_000_000
+"""Of the checkpoint that is then written: the controller's orders are far below."""
 
 
 class _Process:
@@ -262,16 +267,19 @@ class NodeAgent:
         self._is_alone = True
         backup, saving = self._backup, None
         if backup is not None and self._writers == frozenset(self._plan.writers()):
-            saving = Saving(Path(backup.folder), self._writers, backup.keep)
-        try:
-            heard = self._stop_workers(None if saving is None else saving.order())
-        except OSError as error:
-            log.warning("the last checkpoint was not written: %s", error)
+            saving = Saving(Path(backup.folder), backup.keep, first=_ALONE_SERIAL)
+        order = None if saving is None else saving.order(self._writers)
+        heard = self._stop_workers(order)
+        if saving is None or backup is None:
             return
-        if saving is not None and backup is not None:
-            for message in heard:
-                if isinstance(message, Saved):
-                    saving.add(message, msgspec.json.decode(backup.manifest))
+        for message in heard:
+            if isinstance(message, Copied):
+                saving.copied(message, msgspec.json.decode(backup.manifest))
+            elif isinstance(message, Saved | SaveFailed):
+                saving.add(message)
+        for note in saving.take_notes():
+            log.warning("%s", note)
+        remove_unfinished(Path(backup.folder))
 
     def _stop_workers(self, save: Save | None) -> list[Message]:
         """Stop in order; returns what the workers said meanwhile."""
@@ -301,7 +309,7 @@ class NodeAgent:
             self._wait()
             now = self._forward()
             heard += now
-            saved = {(m.worker, m.serial) for m in now if isinstance(m, Saved)}
+            saved = {(m.worker, m.serial) for m in now if isinstance(m, Saved | SaveFailed)}
             if saved and not (saving := saving - saved):
                 deadline = min(deadline, time.monotonic() + grace)
         for process in processes:

@@ -1,13 +1,22 @@
 """Gathers the parts of a checkpoint from its writers and, when all are there, makes them one."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from srl.learning.checkpoint import begin_checkpoint, commit_checkpoint
-from srl.transport.control import Save, Saved
+from srl.learning.checkpoint import (
+    begin_checkpoint,
+    best_checkpoint,
+    commit_checkpoint,
+    list_checkpoints,
+    score_of,
+)
+from srl.transport.control import Copied, Save, Saved, SaveFailed
+
+MOST_FAILURES = 3
+"""Checkpoints in a row that may fail before the run does."""
 
 
 @dataclass
@@ -17,72 +26,171 @@ class _Open:
     aside: Path
     missing: set[str]
     saved: list[Saved] = field(default_factory=list)
-    progress: dict[str, Any] = field(default_factory=dict)
-    """Policy to its account at the moment its part was written."""
+    manifests: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Writer to what was known of the run when it copied its part; the last is of all parts."""
+    failure: str | None = None
+    """Why it could not be written."""
+    is_given_up: bool = False
+    """A writer died."""
 
 
 class Saving:
     """The controller's side of checkpoints: orders them, adds the manifest, commits.
 
-    Where a writer dies half way, its checkpoint stays aside, and is never listed.
+    One that fails is removed and counted, and those before it stay.
     """
 
-    def __init__(self, folder: Path, writers: frozenset[str], keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, first: int = 1) -> None:
+        """Write to `folder`; the first order has the serial number `first`."""
         self._folder = folder
-        self._writers = writers
         self._keep = keep
-        self._serial = 0
-        self._last: Path | None = None
-        self._open: dict[int, _Open] = {}
-
-    @property
-    def last(self) -> Path | None:
+        self._serial = first - 1
+        self.last: Path | None = None
         """The newest checkpoint made whole here."""
-        return self._last
-
-    def forget(self) -> None:
-        """Give up what is not whole yet: one of its writers died."""
-        for pending in self._open.values():
-            shutil.rmtree(pending.aside, ignore_errors=True)
-        self._open.clear()
+        self._open: dict[int, _Open] = {}
+        self._committed = self._not_written = -1
+        """Serial numbers of the last that is whole, and of the last that failed."""
+        self._written = 0
+        self._failed = 0
+        self._failures_in_a_row = 0
+        self._notes: list[str] = []
+        self._facts = self._look()
 
     @property
     def is_busy(self) -> bool:
         """Whether a checkpoint was ordered and is not whole yet."""
         return bool(self._open)
 
-    def order(self) -> Save:
-        """The order for the next checkpoint, to be given to every writer."""
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether so many failed in a row that the run should not go on."""
+        return self._failures_in_a_row >= MOST_FAILURES
+
+    @property
+    def is_last_whole(self) -> bool:
+        """Whether the checkpoint ordered last is there."""
+        return self._committed == self._serial
+
+    @property
+    def has_last_failed(self) -> bool:
+        """Whether it could not be written."""
+        return self._not_written == self._serial
+
+    def take_notes(self) -> list[str]:
+        """Why checkpoints failed since the last call, in words."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says of them."""
+        return {"written": self._written, "failed": self._failed, **self._facts}
+
+    def order(self, writers: Iterable[str]) -> Save | None:
+        """The order for the next checkpoint, for all of its writers; None where that failed."""
         self._serial += 1
-        aside = begin_checkpoint(self._folder, self._serial)
-        self._open[self._serial] = _Open(aside, set(self._writers))
+        try:
+            aside = begin_checkpoint(self._folder, self._serial)
+        except OSError as error:
+            self._fail(self._serial, str(error))
+            return None
+        self._open[self._serial] = _Open(aside, set(writers))
         return Save(self._serial, str(aside))
 
-    def add(self, saved: Saved, manifest: Mapping[str, Any]) -> None:
-        """Take in a part; the last one missing makes the checkpoint whole, with this manifest.
+    def copied(self, copied: Copied, manifest: Mapping[str, Any]) -> None:
+        """Remember what is known of the run at the moment whose state a writer writes."""
+        pending = self._open.get(copied.serial)
+        if pending is not None and copied.worker in pending.missing:
+            pending.manifests[copied.worker] = manifest
 
-        Of each policy's progress it says what was known when its part came: a trainer goes on
-        while others still write theirs.
+    def add(self, answer: Saved | SaveFailed) -> list[Saved]:
+        """Take in a part, or that there is none; the last one missing makes the checkpoint whole.
+
+        Returns:
+            All parts of the checkpoint that is whole by this one; none where that is not so.
         """
-        pending = self._open.get(saved.serial)
-        if pending is None or saved.worker not in pending.missing:
-            return
-        pending.missing.discard(saved.worker)
-        pending.saved.append(saved)
-        progress = manifest["progress"]
-        pending.progress |= {p: progress["policies"][p] for p in saved.versions}
+        pending = self._open.get(answer.serial)
+        if pending is None or answer.worker not in pending.missing:
+            return []
+        if isinstance(answer, Saved) and answer.worker in pending.manifests:
+            pending.saved.append(answer)
+        else:
+            reason = answer.message if isinstance(answer, SaveFailed) else "it was never copied"
+            pending.failure = f"{answer.worker}: {reason}"
+        pending.missing.discard(answer.worker)
+        return pending.saved if self._settle(answer.serial) else []
+
+    def give_up(self, workers: Iterable[str]) -> None:
+        """Wait no more for writers that died: their checkpoints will not be."""
+        for serial, pending in list(self._open.items()):
+            if dead := pending.missing.intersection(workers):
+                pending.missing -= dead
+                pending.is_given_up = True
+                self._settle(serial)
+
+    def _settle(self, serial: int) -> bool:
+        """Commit a checkpoint, or remove what there is of it, once nobody writes to it."""
+        pending = self._open[serial]
         if pending.missing:
-            return
-        del self._open[saved.serial]
-        ledgers = {p: ledger for s in pending.saved for p, ledger in s.ledgers.items()}
-        self._last = commit_checkpoint(
+            return False
+        del self._open[serial]
+        if pending.failure is None and not pending.is_given_up:
+            try:
+                self._commit(pending)
+            except OSError as error:
+                pending.failure = str(error)
+            else:
+                self._committed, self._failures_in_a_row = serial, 0
+                self._written += 1
+                self._facts = self._look()
+                return True
+        shutil.rmtree(pending.aside, ignore_errors=True)
+        if pending.failure is not None:
+            self._fail(serial, pending.failure)
+        return False
+
+    def _commit(self, pending: _Open) -> None:
+        """Make the parts one.
+
+        Of each policy's progress it says what was known when its part was copied: a trainer goes on
+        while others still copy theirs.
+        """
+        manifest = pending.manifests[next(reversed(pending.manifests))]
+        progress = manifest["progress"]
+        policies = {
+            policy: pending.manifests[saved.worker]["progress"]["policies"][policy]
+            for saved in pending.saved
+            for policy in saved.versions
+        }
+        self.last = commit_checkpoint(
             pending.aside,
-            [s.part for s in pending.saved],
+            [saved.part for saved in pending.saved],
             versions={p: version for s in pending.saved for p, version in s.versions.items()},
             manifest={
                 **manifest,
-                "progress": {**progress, "policies": progress["policies"] | pending.progress},
-                "ledgers": ledgers,
+                "progress": {**progress, "policies": progress["policies"] | policies},
+                "ledgers": {p: ledger for s in pending.saved for p, ledger in s.ledgers.items()},
             },
             keep=self._keep,
         )
+
+    def _fail(self, serial: int, reason: str) -> None:
+        self._not_written = serial
+        self._failed += 1
+        self._failures_in_a_row += 1
+        newest = self._facts["newest"]
+        before = f"the newest there is, {newest}, is kept" if newest else "there is none before it"
+        self._notes.append(
+            f"a checkpoint could not be written: {reason}; {before}; make room in {self._folder}, "
+            "or make it writable"
+        )
+
+    def _look(self) -> dict[str, Any]:
+        """Which checkpoints there are: asked once, as the summary is written every second."""
+        found, best = list_checkpoints(self._folder), best_checkpoint(self._folder)
+        score = None if best is None else score_of(best)
+        return {
+            "newest": found[-1].name if found else None,
+            "best": None if best is None else best.name,
+            "best_return": None if score is None else score.mean_return,
+            "best_by": None if score is None else score.kind,
+        }

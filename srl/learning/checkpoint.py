@@ -4,18 +4,22 @@
                          manifest.json                   format, counters, checksums, what is restored
 
 Each writer writes and syncs its part in a folder aside; when all are there, the manifest is added
-and the folder renamed, so that a checkpoint is whole or is not there. No pickle: a poisoned file
-can at worst be refused.
+and the folder renamed, so that a checkpoint is whole or is not there; one that goes is renamed
+first. Whatever is killed, the checkpoint before is there. No pickle: a poisoned file can at worst
+be refused.
 """
 
 import hashlib
 import json
+import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,10 +28,27 @@ import safetensors.numpy
 
 from srl.core.arrays import Arrays
 from srl.core.errors import CheckpointError
+from srl.learning.migrate import FORMAT, migrate
 from srl.transport.control import Part
 
-FORMAT = 2
+LATEST, BEST = "latest", "best"
+"""Names by which checkpoints are chosen, beside their versions."""
 _MANIFEST = "manifest.json"
+_DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "uint64": "U64",
+    "int32": "I32",
+    "uint32": "U32",
+    "int16": "I16",
+    "uint16": "U16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+"""NumPy's names of what safetensors holds."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +61,14 @@ class Checkpoint:
     """Worker or stream name to its state."""
 
 
+class Score(NamedTuple):
+    """What a checkpoint is worth."""
+
+    mean_return: float
+    kind: str
+    """What it is the mean of: `evaluation` or `episodes`. Scores of two kinds do not compare."""
+
+
 def begin_checkpoint(folder: Path, serial: int) -> Path:
     """An empty folder aside, for the parts of the `serial`-th checkpoint of a process."""
     aside = folder / f".{serial:08d}.writing"
@@ -49,16 +78,40 @@ def begin_checkpoint(folder: Path, serial: int) -> Path:
 
 
 def write_part(aside: Path, writer: str, sections: Mapping[str, Mapping[str, Any]]) -> Part:
-    """Write one writer's sections to disk."""
-    flat = {
-        f"{s}/{name}": np.asarray(array, order="C")  # safetensors writes others in memory order
+    """Write one writer's sections to disk; leaves Python to other threads while it does."""
+    arrays = {
+        f"{s}/{name}": np.asarray(array, order="C")
         for s, state in sections.items()
         for name, array in state.items()
     }
-    data = safetensors.numpy.save(flat)
     file = f"state-{writer}.safetensors"
-    _write_synced(aside / file, data)
-    return Part(file, hashlib.sha256(data).hexdigest(), len(data), tuple(sorted(sections)))
+    digest, size = hashlib.sha256(), 0
+    with (aside / file).open("wb") as out:
+        for piece in _pieces(arrays):
+            digest.update(piece)
+            out.write(piece)
+            size += len(piece)
+        out.flush()
+        os.fsync(out.fileno())
+    return Part(file, digest.hexdigest(), size, tuple(sorted(sections)))
+
+
+def _pieces(arrays: Mapping[str, np.ndarray]) -> Iterable[bytes | memoryview]:
+    """A safetensors file: its header, then every array in place, wide numbers first."""
+    header: dict[str, Any] = {}
+    ordered, end = sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])), 0
+    for name, array in ordered:
+        if array.dtype.name not in _DTYPES:
+            raise CheckpointError(f"a checkpoint cannot hold {name!r}: it has dtype {array.dtype}")
+        start, end = end, end + array.nbytes
+        kind, shape = _DTYPES[array.dtype.name], list(array.shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, array in ordered:
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        yield little.reshape(-1).view(np.uint8).data
 
 
 def commit_checkpoint(
@@ -69,28 +122,50 @@ def commit_checkpoint(
     manifest: Mapping[str, Any],
     keep: int,
 ) -> Path:
-    """Make the parts in `aside` the checkpoint `<highest version>`, and keep the newest `keep`."""
+    """Make the parts in `aside` the checkpoint `<highest version>`.
+
+    Of all there are, the newest `keep` stay, and the best by `manifest["score"]` (Score or None).
+    """
     folder, version = aside.parent, max(versions.values())
+    serial = 1 + max((_order(found)[0] for found in _readable(folder)), default=0)
     path = folder / f"{version:08d}"
     whole = {
+        "score": None,
         **manifest,
         "format": FORMAT,
+        "serial": serial,
+        "created": time.time(),
         "version": version,
         "versions": dict(versions),
         "parts": msgspec.to_builtins(parts),
     }
     _write_synced(aside / _MANIFEST, json.dumps(whole, indent=1).encode())
     _sync_folder(aside)
-    replaced = folder / f"{version:08d}.replaced"  # listed like any other, should we die here
+    replaced = folder / f"{version:08d}.{serial}"  # listed like any other, should we die here
     if path.exists():  # the same version again, after a resume
-        shutil.rmtree(replaced, ignore_errors=True)
         path.rename(replaced)
     aside.rename(path)
     _sync_folder(folder)
-    shutil.rmtree(replaced, ignore_errors=True)
-    for old in list_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    newest = [found for found in _readable(folder) if not _is_replaced(found)][-keep:]
+    for old in {*_readable(folder), replaced} - {*newest, best_checkpoint(folder)}:
+        _remove(old)
     return path
+
+
+def _remove(path: Path) -> None:
+    """Take a checkpoint out of the list at once, then remove its files."""
+    gone = path.with_name(f".{path.name}.removing")
+    with suppress(OSError):  # it is not there, or has to stay
+        shutil.rmtree(gone, ignore_errors=True)
+        path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what processes that died here left half written or half removed."""
+    for pattern in (".*.writing", ".*.removing"):
+        for path in folder.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -99,10 +174,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads((path / _MANIFEST).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a checkpoint of SRL: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        found = manifest.get("format") if isinstance(manifest, dict) else None
-        raise CheckpointError(f"{path} has checkpoint format {found}, this SRL reads {FORMAT}")
-    return manifest
+    return migrate(manifest, path)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -156,8 +228,9 @@ def trainers_only(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints in a folder, oldest first."""
-    return sorted(p for p in folder.glob("[0-9]*") if (p / _MANIFEST).exists())
+    """Whole checkpoints in a folder, in the order they were written; unreadable ones last."""
+    readable = _readable(folder)
+    return readable + sorted(set(_listed(folder)) - set(readable))
 
 
 def latest_checkpoint(folder: Path) -> Path:
@@ -166,6 +239,76 @@ def latest_checkpoint(folder: Path) -> Path:
     if not found:
         raise CheckpointError(f"there is no checkpoint in {folder}")
     return found[-1]
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint of the highest score (of equal ones the newest), where any has one.
+
+    What counts is the kind of score that the newest has.
+    """
+    scored = [(path, score) for path in _readable(folder) if (score := score_of(path)) is not None]
+    if not scored:
+        return None
+    kind = scored[-1][1].kind
+    alike = [(path, score.mean_return) for path, score in scored if score.kind == kind]
+    highest = max(mean_return for _, mean_return in alike)
+    return [path for path, mean_return in alike if mean_return == highest][-1]
+
+
+def find_checkpoint(folder: Path, name: str) -> Path:
+    """The checkpoint called `latest` or `best`, or of a version; raises CheckpointError."""
+    if name == LATEST:
+        return latest_checkpoint(folder)
+    best = best_checkpoint(folder)
+    if name == BEST and best is not None:
+        return best
+    known = {int(read_manifest(path)["version"]): path for path in _readable(folder)}
+    if name.isascii() and name.isdigit() and int(name) in known:
+        return known[int(name)]
+    there = ", ".join(str(version) for version in known) or "none"
+    raise CheckpointError(
+        f"there is no checkpoint {name!r} in {folder}: there is {LATEST}, "
+        f"{BEST + ', ' if best is not None else ''}and those of versions {there}"
+    )
+
+
+def score_of(path: Path) -> Score | None:
+    """What the manifest of a checkpoint says it is worth, where it does."""
+    try:
+        mean_return, kind = read_manifest(path)["score"]
+        return Score(float(mean_return), str(kind)) if math.isfinite(mean_return) else None
+    except (TypeError, ValueError, KeyError):  # those before had none
+        return None
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.glob("[0-9]*") if (p / _MANIFEST).exists())
+
+
+def _readable(folder: Path) -> list[Path]:
+    """Those whose manifest can be read, in the order they were written."""
+    found: list[tuple[tuple[int, int, bool], Path]] = []
+    for path in _listed(folder):
+        try:
+            found.append((_order(path), path))
+        except CheckpointError:
+            continue
+    return [path for _, path in sorted(found)]
+
+
+def _order(path: Path) -> tuple[int, int, bool]:
+    """What checkpoints are sorted by: serial numbers, which those before them do not have."""
+    manifest = read_manifest(path)
+    try:
+        numbers = int(manifest.get("serial", 0)), int(manifest["version"])
+    except (TypeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path / _MANIFEST} has no version: {error!r}") from error
+    return *numbers, not _is_replaced(path)
+
+
+def _is_replaced(path: Path) -> bool:
+    """Whether there is, or should have been, a newer one of its version."""
+    return "." in path.name
 
 
 def _write_synced(path: Path, data: bytes) -> None:

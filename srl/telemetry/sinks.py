@@ -98,7 +98,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         except ValueError:
             continue
         if isinstance(row, dict):
-            yield row
+            yield {"policy": "main", **row}  # runs of one policy did not name it once
 
 
 class TensorBoard:

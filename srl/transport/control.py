@@ -105,6 +105,21 @@ class Part(msgspec.Struct, frozen=True):
     sections: tuple[str, ...]
 
 
+class Copied(msgspec.Struct, tag=True):
+    """From a writer: its part holds its state of this moment; it goes on while a thread writes it."""
+
+    worker: str
+    serial: int
+
+
+class SaveFailed(msgspec.Struct, tag=True):
+    """From a writer: its part could not be written."""
+
+    worker: str
+    serial: int
+    message: str
+
+
 class Saved(msgspec.Struct, tag=True):
     """From a writer: its part is on disk."""
 
@@ -114,7 +129,7 @@ class Saved(msgspec.Struct, tag=True):
     versions: dict[str, int]
     """Policy to its version in this part."""
     ledgers: dict[str, dict[str, int]]
-    """Policy to what had become of its blocks."""
+    """Policy to what had become of its blocks when the part was copied."""
 
 
 class Ready(msgspec.Struct, tag=True):
@@ -186,7 +201,9 @@ Message = (
     | Preempted
     | Stop
     | Save
+    | Copied
     | Saved
+    | SaveFailed
     | Ready
     | Report
     | Evaluated

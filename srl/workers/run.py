@@ -45,15 +45,12 @@ from srl.transport.control import (
     Report,
     Retire,
     Save,
-    Saved,
     Stop,
 )
 from srl.transport.slots import SlotTable
+from srl.workers.saving import Ledgers, Saver
 
 log = logging.getLogger(__name__)
-
-Ledgers = dict[str, dict[str, int]]
-"""Policy to what has become of its blocks."""
 
 _CONFIGURE_SECONDS = 60.0
 _REPORT_SECONDS = 0.25
@@ -111,12 +108,12 @@ _preemption = _Preemption()
 def _run(
     configure: Configure, worker: Worker, ledgers: Callable[[], Ledgers], channel: Channel
 ) -> int:
-    loop = _Loop(worker, configure.incarnation, channel)
+    loop = _Loop(worker, configure.incarnation, ledgers, channel)
     try:
         try:
-            loop.run(ledgers)
+            loop.run()
         finally:
-            loop.report()
+            loop.finish()
     except Exception as error:  # noqa: BLE001 - before `close`, where a rank waits for the others
         return _fail(configure, error, channel)
     finally:
@@ -233,12 +230,15 @@ def _ledgers(plan: Plan, worker: str, buffers: dict[str, np.ndarray]) -> Ledgers
 class _Loop:
     """Steps a worker until it is told to stop, or nobody is left to tell it."""
 
-    def __init__(self, worker: Worker, incarnation: int, channel: Channel) -> None:
+    def __init__(
+        self, worker: Worker, incarnation: int, ledgers: Callable[[], Ledgers], channel: Channel
+    ) -> None:
         self._worker = worker
         self._incarnation = incarnation
         self._channel = channel
+        self._saver = Saver(worker, channel, ledgers=ledgers, report=self._new_report)
 
-    def run(self, ledgers: Callable[[], Ledgers]) -> None:
+    def run(self) -> None:
         """Step, report, and wait where there is nothing to do."""
         worker, channel = self._worker, self._channel
         worker.open()
@@ -254,7 +254,7 @@ class _Loop:
             if now >= report_at:
                 report_at = now + _REPORT_SECONDS
                 self.report()
-                if self._is_over(ledgers):
+                if self._is_over():
                     break
             if not moved:
                 with worker.telemetry.time(worker.waiting):
@@ -267,33 +267,32 @@ class _Loop:
         if _preemption.is_news:
             _preemption.is_news = False
             self._channel.send(Preempted(self._worker.name))
-        self._channel.send(report_of(self._worker, self._incarnation))
+        self._channel.send(self._new_report())
         for message in evaluations_of(self._worker):
             self._channel.send(message)
 
-    def _is_over(self, ledgers: Callable[[], Ledgers]) -> bool:
+    def finish(self) -> None:
+        """Say the last words: what was copied of a sound state is sound, whatever came after."""
+        self._saver.finish()
+        self.report()
+
+    def _new_report(self) -> Report:
+        return report_of(self._worker, self._incarnation)
+
+    def _is_over(self) -> bool:
         """Do what the agent asks for; True when that is to stop, or when it is gone."""
+        self._saver.report()
         messages: list[Message] = self._channel.recv_all()
         for message in messages:
             if isinstance(message, Save):
-                self._save(message, ledgers())
+                self._saver.save(message)
             elif isinstance(message, Retire):
                 self._worker.retire(message.actor)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
             elif isinstance(message, Stop):
                 if message.save is not None:
-                    self._save(message.save, ledgers())
+                    self._saver.save(message.save)
                 return True
         return self._channel.closed
-
-    def _save(self, order: Save, ledgers: Ledgers) -> None:
-        from srl.learning.checkpoint import write_part
-
-        worker, channel = self._worker, self._channel
-        channel.send(report_of(worker, self._incarnation))
-        part = write_part(Path(order.folder), worker.name, {worker.name: worker.save()})
-        version = int(worker.version)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
-        versions = dict.fromkeys(ledgers, version)
-        channel.send(Saved(worker.name, order.serial, part, versions, ledgers))
 
 
 def _ready(worker: Worker, incarnation: int) -> Ready:

@@ -7,6 +7,7 @@ import pytest
     "page",
     [
         "benchmarks.md",
+        "checkpoints.md",
         "first-run.md",
         "many-agents.md",
         pytest.param("not-finite.md", marks=pytest.mark.filterwarnings("ignore::RuntimeWarning")),

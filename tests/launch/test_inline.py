@@ -114,6 +114,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cartpole, staleness 1": ("cartpole", CARTPOLE | {"seed": 7, "stop__env_steps": 10_000}),
 }
 CLOCKS = ("pid", "seconds", "env_steps_per_second", "bottleneck", "time_split", "memory")
+CLOCKS += ("checkpoints",)
 
 every_case = pytest.mark.parametrize("case", CASES)
 SIMPLER = ("chain", "target", "turns", "masked", "identity, two actors", "cartpole, evaluator")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import srl
+from srl.learning.checkpoint import list_checkpoints, read_checkpoint
 
 TOPOLOGIES = {
     "inline inference": {"inference": "inline"},
@@ -71,6 +72,30 @@ def test_final_checkpoint_is_of_the_last_version(run: srl.Run) -> None:
     newest = max((run.folder / "checkpoints").iterdir())
     manifest = json.loads((newest / "manifest.json").read_text())
     assert int(newest.name) == manifest["version"] == run.summary["version"]
+
+
+def test_checkpoints_are_written_beside_the_learning(auditing: str, tmp_path: Path) -> None:
+    run = srl.train(
+        auditing,
+        launcher="local",
+        out=str(tmp_path / "run"),
+        checkpoint__seconds=0.1,
+        checkpoint__keep=1000,
+    )
+    assert run.summary["status"] == "completed"
+    paths = list_checkpoints(run.folder / "checkpoints")
+    assert run.summary["checkpoints"]["written"] >= len(paths) > 2  # one version may be twice
+    assert run.summary["checkpoints"]["failed"] == 0
+    for path in paths:
+        checkpoint = read_checkpoint(path)
+        version = checkpoint.manifest["version"]
+        # state and account are of one moment, although the trainer went on while it was written
+        assert checkpoint.sections["trainer-0"]["counters"][0] == version
+        assert checkpoint.manifest["progress"]["policies"]["main"]["version"] == version
+        (row,) = (row for row in rows_of(run) if row["version"] == version)
+        assert int(checkpoint.sections["trainer-0"]["learner.updates"]) == row["updates"]
+        assert checkpoint.manifest["progress"]["policies"]["main"]["updates"] == row["updates"]
+    assert run.summary["time_split"]["trainer"]["checkpoint"] > 0
 
 
 @pytest.mark.parametrize(

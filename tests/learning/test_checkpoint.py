@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from srl.core.errors import CheckpointError
 from srl.learning.checkpoint import (
     begin_checkpoint,
+    best_checkpoint,
     commit_checkpoint,
+    find_checkpoint,
     latest_checkpoint,
     list_checkpoints,
     read_checkpoint,
     read_manifest,
+    score_of,
     write_part,
 )
 
@@ -109,7 +112,8 @@ def test_part_outside_its_checkpoint_is_not_read(tmp_path):
 def test_last_k_are_kept(tmp_path):
     for version in (1, 2, 30, 4, 100):
         write(tmp_path, version)
-    assert [p.name for p in list_checkpoints(tmp_path)] == ["00000004", "00000030", "00000100"]
+    # by when they were written: a run that went on from an older one has lower versions again
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["00000030", "00000004", "00000100"]
     assert latest_checkpoint(tmp_path).name == "00000100"
     assert sorted(os.listdir(tmp_path)) == ["00000004", "00000030", "00000100"]
 
@@ -148,14 +152,17 @@ def test_crash_before_the_rename_leaves_the_old_one(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["00000001", "00000002"]
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_crash_while_a_version_is_written_again_leaves_a_whole_one(tmp_path, monkeypatch, number):
+@pytest.mark.parametrize(("number", "found"), [(1, "old"), (2, "old"), (3, "new")])
+def test_crash_while_a_version_is_written_again_leaves_a_whole_one(
+    tmp_path, monkeypatch, number, found
+):
     write(tmp_path, 5, keep=1)
     with monkeypatch.context() as patch:
         _crash_at_rename(patch, number)
         with pytest.raises(Crash):
             write(tmp_path, 5, sections={"trainer-0": {"new": np.zeros(1)}}, keep=1)
-    assert "weights" in read_checkpoint(latest_checkpoint(tmp_path)).sections["trainer-0"]
+    names = {"old": "weights", "new": "new"}
+    assert names[found] in read_checkpoint(latest_checkpoint(tmp_path)).sections["trainer-0"]
     write(tmp_path, 5, sections={"trainer-0": {"new": np.zeros(1)}}, keep=1)
     assert os.listdir(tmp_path) == ["00000005"]
     assert "new" in read_checkpoint(latest_checkpoint(tmp_path)).sections["trainer-0"]
@@ -198,7 +205,7 @@ MANIFESTS = {
     "empty": b"",
     "list": b"[1, 2]",
     "foreign": b'{"model": "llama"}',
-    "format of earlier versions": b'{"format": 1, "sections": [], "sha256": "", "bytes": 0}',
+    "half of an earlier format": b'{"format": 1, "sections": [], "sha256": "", "bytes": 0}',
     "only format": b'{"format": 2}',
     "deep": b"[" * 100_000,
 }
@@ -249,3 +256,81 @@ def test_poisoned_pickle_is_refused_and_never_executed(tmp_path, is_signed):
     with pytest.raises(CheckpointError):
         read_checkpoint(path)
     assert not mark.exists()
+
+
+def write_scored(folder, version, score, *, kind="episodes", keep=1):
+    aside = begin_checkpoint(folder, 1)
+    part = write_part(aside, "inline", {"trainer-0": {"score": np.array(score or 0.0)}})
+    manifest = {"score": None if score is None else (score, kind)}
+    return commit_checkpoint(
+        aside, [part], versions={"main": version}, manifest=manifest, keep=keep
+    )
+
+
+def names(folder):
+    return [path.name for path in list_checkpoints(folder)]
+
+
+def test_best_is_kept_beside_the_last_k(tmp_path):
+    assert best_checkpoint(tmp_path) is None
+    write_scored(tmp_path, 1, None)
+    assert best_checkpoint(tmp_path) is None
+    for version, score, expected in (
+        (2, 5.0, ["00000002"]),
+        (3, 4.0, ["00000002", "00000003"]),
+        (4, 5.0, ["00000004"]),  # of equal ones the newest
+        (5, float("nan"), ["00000004", "00000005"]),
+        (6, None, ["00000004", "00000006"]),
+        (7, 6.0, ["00000007"]),
+    ):
+        write_scored(tmp_path, version, score)
+        assert names(tmp_path) == expected, version
+
+
+def test_scores_of_two_kinds_are_not_compared(tmp_path):
+    write_scored(tmp_path, 1, 100.0, kind="episodes", keep=9)
+    write_scored(tmp_path, 2, 3.0, kind="evaluation", keep=9)
+    write_scored(tmp_path, 3, 2.0, kind="evaluation", keep=9)
+    best = best_checkpoint(tmp_path)
+    assert best is not None
+    assert best.name == "00000002"
+    assert score_of(best) == (3.0, "evaluation")
+
+
+def test_best_of_a_version_that_is_learned_again_is_kept(tmp_path):
+    write_scored(tmp_path, 5, 9.0)
+    write_scored(tmp_path, 5, 1.0)
+    best = best_checkpoint(tmp_path)
+    assert best is not None
+    assert float(read_checkpoint(best).sections["trainer-0"]["score"]) == 9.0
+    assert latest_checkpoint(tmp_path).name == "00000005"
+    write_scored(tmp_path, 5, 2.0)
+    assert len(names(tmp_path)) == 2
+    write_scored(tmp_path, 5, 10.0)
+    assert names(tmp_path) == ["00000005"]
+
+
+def test_checkpoints_are_found_by_name(tmp_path):
+    with pytest.raises(CheckpointError, match="there is no checkpoint in"):
+        find_checkpoint(tmp_path, "latest")
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'best' .* there is latest, and"):
+        find_checkpoint(tmp_path, "best")
+    for version, score in ((3, 9.0), (8, 1.0), (5, 2.0)):
+        write_scored(tmp_path, version, score, keep=9)
+    for name, found in (("latest", 5), ("best", 3), ("8", 8), ("08", 8)):
+        assert find_checkpoint(tmp_path, name).name == f"{found:08d}", name
+    for name in ("4", "-3", "³", "newest"):
+        words = "there is latest, best, and those of versions 3, 8, 5"
+        with pytest.raises(CheckpointError, match=words):
+            find_checkpoint(tmp_path, name)
+
+
+def test_unreadable_one_is_listed_last_and_never_pruned(tmp_path):
+    """It may be the newest: to go on from another is the user's decision."""
+    write(tmp_path, 1)
+    (write(tmp_path, 2) / "manifest.json").write_text("{")
+    for version in (3, 4, 5, 6):
+        write(tmp_path, version, keep=2)
+    assert names(tmp_path) == ["00000005", "00000006", "00000002"]
+    write(tmp_path, 2, keep=2)  # but where it is written again
+    assert names(tmp_path) == ["00000006", "00000002"]
