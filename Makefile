@@ -2,6 +2,7 @@
 # make test    set everything up, check the code and run the tests
 # make check   linters, types and import borders alone
 # make slow    the slower proofs: every topology, three seeds each
+# make chaos   10,000 simulated schedules of faults, 200 real runs (an hour and a half; resumable)
 # make learn   learning curves of every topology, three seeds each (resumable)
 # make learn-recall        memory or none on the toy that needs it (resumable)
 # make learn-match         one policy, two, or a frozen opponent (resumable)
@@ -16,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test check slow learn learn-recall learn-match learn-half-cheetah learn-pong bench bench-scaling clean
+.PHONY: train test check slow chaos learn learn-recall learn-match learn-half-cheetah learn-pong bench bench-scaling clean
 
 train: $(VENV)/.installed
 	$(BIN)/srl train cartpole
@@ -33,6 +34,9 @@ check: $(VENV)/.installed-dev
 
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow --timeout 1800
+
+chaos: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/chaos.py
 
 learn: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/learn.py

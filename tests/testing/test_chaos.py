@@ -10,6 +10,7 @@ from srl.core.streams import Delivery
 from srl.streams.inference.shm import ShmInferenceClient
 from srl.streams.samples.shm import ShmConsumer
 from srl.testing.chaos.checker import RULES, Checker
+from srl.testing.chaos.real import TOPOLOGIES, run_real
 from srl.testing.chaos.simulation import Outcome, simulate
 from srl.transport.slots import Ledger, SlotTable
 from srl.transport.sockets import Client
@@ -28,6 +29,18 @@ def test_every_rule_holds_in_every_schedule(part: int):
         assert len(outcome.faults) >= 4
         seen.update(outcome.seen)
     assert seen.keys() == RULES.keys()  # one that was never looked at proves nothing
+
+
+@pytest.mark.parametrize(
+    "topology", [pytest.param(n, id=name) for n, name in enumerate(sorted(TOPOLOGIES))]
+)
+def test_every_rule_holds_in_a_real_run(topology: int):
+    seed = FIRST * len(TOPOLOGIES) + topology
+    outcome = run_real(seed, seconds=6.0)
+    told = [f"seed {seed}: {outcome.faults}", *map(str, outcome.violations)]
+    assert not outcome.violations, "\n".join(told)
+    assert len(outcome.faults) >= 3
+    assert outcome.seen.keys() >= {"ends", "silent", "ledger", "stale", "back", "left"}
 
 
 def test_a_schedule_is_its_seed():
