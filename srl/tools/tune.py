@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import msgspec
 from srl.core.errors import ConfigError, SrlError
 from srl.core.experiment import Experiment
 from srl.launch.config import encode_experiment
+from srl.launch.limits import check_host
 from srl.launch.options import to_arguments
 from srl.launch.plan import make_plan
 from srl.tools.bench.command import find, read_words
@@ -138,9 +140,12 @@ def typed(options: Mapping[str, str], arguments: Sequence[str]) -> bool:
 
 
 def fits(name: str, arguments: Sequence[str], options: Options) -> bool:
-    """Whether the experiment can be run like this, with no lane that would always wait."""
+    """Whether this host can run the experiment like this, with no lane that would always wait."""
     try:
-        return not make_plan(find(name, [*to_arguments(options), *arguments])).warnings()
+        experiment = find(name, [*to_arguments(options), *arguments])
+        plan = make_plan(experiment)
+        check_host(plan, experiment, Path(tempfile.gettempdir()))
+        return not plan.warnings()
     except SrlError:
         return False
 

@@ -204,3 +204,9 @@ def test_tune_measures_writes_and_train_uses_it(tmp_path, monkeypatch, capfd):
     assert "--auto: --actors.groups 1 (t.json)" in capfd.readouterr().out
     config = json.loads((tmp_path / "r" / "config.json").read_text())
     assert config["actors"]["groups"] == 1
+
+
+def test_what_the_host_cannot_hold_does_not_fit(monkeypatch):
+    assert fits("cartpole", [], {"actors.count": "1"})
+    monkeypatch.setattr("srl.launch.limits.available_memory", lambda: 1000)
+    assert not fits("cartpole", [], {"actors.count": "1"})

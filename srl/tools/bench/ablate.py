@@ -5,6 +5,7 @@ follow each other, each round begins at another place, and what counts are ratio
 """
 
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from srl.core.errors import ConfigError, SrlError
 from srl.core.experiment import Experiment
+from srl.launch.limits import check_host
 from srl.launch.options import option_names
 from srl.launch.plan import make_plan
 from srl.tools.bench.command import find, read_words
@@ -109,6 +111,7 @@ def levels_of(
                 if _resolved(experiment) == _resolved(base):
                     continue
                 plan = make_plan(experiment)
+                check_host(plan, experiment, Path(tempfile.gettempdir()))
                 if option == "acting" and plan.routes == make_plan(base).routes:
                     raise ConfigError("these networks have no other policy than torch's")
             except ConfigError as error:
