@@ -1,7 +1,7 @@
 """The command line: srl train, resume, eval, play, versions, list, explain, check-env, bench, ...
 
-Exit codes: 0 ended as asked; 1 the return asked for was not reached, or doctor found something to
-do; 2 bad input, nothing was started; 3 the run failed, or the env breaks its contract; 130 Ctrl-C.
+Exit codes: 0 ended as asked; 1 the return asked for was not reached, doctor found something to do,
+or a failure did not come again; 2 bad input, nothing was started; 3 the run failed, or the env breaks its contract; 130 Ctrl-C.
 """
 
 import io
@@ -34,6 +34,8 @@ usage: srl COMMAND ...
   srl check-env NAME [--env.options JSON] [--env.wrappers A B ...] [--env.reseed start] [--seed N]
                           prove that an env keeps the contract, and measure it; NAME is an
                           experiment, FAMILY/NAME, module:Object or file.py:Object
+  srl repro FILE [--timeout-seconds N]
+                          play what a run's errors/repro-*.json holds: does the env fail again?
   srl bench COMMAND NAME [--json F] [--a.b value ...]
                           measure: NAME is an experiment or a workload ('srl bench' lists both)
   srl tune NAME [--seconds 120] [--out F.json] [--a.b value ...]
@@ -216,6 +218,14 @@ def _check_env(words: list[str]) -> int:
     return 3 if has_problem else 0
 
 
+def _repro(words: list[str]) -> int:
+    from srl.tools.repro import replay
+
+    path, words = _first(words, "srl repro FILE")
+    options = _options(words, "srl repro", {"timeout-seconds": float})
+    return replay(Path(path), options.get("timeout-seconds"))
+
+
 def _bench(words: list[str]) -> int:
     from srl.tools.bench.command import main as run
 
@@ -260,6 +270,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "explain": _explain,
     "inspect": _inspect,
     "check-env": _check_env,
+    "repro": _repro,
     "bench": _bench,
     "tune": _tune,
     "doctor": _doctor,
@@ -298,7 +309,8 @@ def _options(words: list[str], usage: str, known: Mapping[str, Any]) -> dict[str
         try:
             found[name] = known[name](value)
         except ValueError:
-            raise ConfigError(f"--{name} needs a whole number, got {value!r}") from None
+            kind = "number" if known[name] is float else "whole number"
+            raise ConfigError(f"--{name} needs a {kind}, got {value!r}") from None
     return found
 
 

@@ -1,9 +1,12 @@
 """Envs that are broken on purpose.
 
-`Faulty` goes wrong in a chosen way after a chosen number of steps. `BROKEN` are envs that break the
+`Faulty` goes wrong in a chosen way after a chosen number of steps. `Failing` does so in chosen
+episodes, as a function of seed and actions alone; `Breaking` is a batch that does. `BROKEN` are envs that break the
 contract, each in one way, and what must be said about each.
 """
 
+import time
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -13,6 +16,7 @@ from gymnasium import spaces
 from srl.algorithms.ppo import PPOConfig
 from srl.core.env import AgentSpec, Discrete, EnvRequest, EnvSpec, Observation, episode_seed
 from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
+from srl.envs.toy import Identity
 
 
 class Faulty(gymnasium.Env):
@@ -54,6 +58,95 @@ class Faulty(gymnasium.Env):
 
     def _is_due(self, fault: str) -> bool:
         return fault == self._fault and self._steps >= self._after
+
+
+class Failing(gymnasium.Env):
+    """Shows [step, episode since it was built], or, if it `counts` none, 0; has `length` steps.
+
+    In episodes whose seed is one `of`, or a multiple of `every`, it fails in its step `at` (0: in the
+    reset); `how` says in which way.
+    """
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(
+        self,
+        of: tuple[int, ...] = (),
+        every: int = 0,
+        at: int = 2,
+        how: str = "raise",
+        length: int = 4,
+        counts: bool = True,
+    ) -> None:
+        self._counts = counts
+        self._of, self._every, self._at, self._how, self._length = of, every, at, how, length
+        self._episode = -1
+        self._fails = False
+        self.is_closed = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self._fails = seed in self._of or (self._every > 0 and seed % self._every == 0)
+        self._count, self._episode = 0, self._episode + self._counts
+        self._fail()
+        return np.array([0, self._episode], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._count += 1
+        self._fail()
+        is_nan = self._is_due and self._how == "nan"
+        seen = np.array([np.nan if is_nan else self._count, self._episode], np.float32)
+        reward = float("inf") if self._is_due and self._how == "reward" else float(self._count)
+        return seen, reward, self._count == self._length, False, {}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    @property
+    def _is_due(self) -> bool:
+        return self._fails and self._count == self._at
+
+    def _fail(self) -> None:
+        if self._is_due and self._how == "raise":
+            raise RuntimeError("out of fuel")
+        if self._is_due and self._how == "hang":
+            time.sleep(1000)
+
+
+class Breaking:
+    """A batch of the toy Identity that raises in its step `at`, counted from when it was built."""
+
+    def __init__(self, request: EnvRequest) -> None:
+        self._at = request.options.get("at", 70)
+        self._env = Identity.make_batch(replace(request, options={}))
+        self.spec = self._env.spec
+        self.request = request
+        self.steps = 0
+
+    @classmethod
+    def make_batch(cls, request: EnvRequest) -> "Breaking":
+        return cls(request)
+
+    def reset(self, out: Any) -> None:
+        self._env.reset(out)
+
+    def step(self, actions: Any, outcome: Any, out: Any) -> None:
+        self.steps += 1
+        if self.steps == self._at:
+            raise RuntimeError("the batch fell over")
+        self._env.step(actions, outcome, out)
+
+    def save(self) -> dict[str, np.ndarray]:
+        return {**self._env.save(), "steps": np.array(self.steps)}
+
+    def load(self, state: Any, seen: Any) -> bool:
+        self.steps = int(state["steps"])
+        return self._env.load(state, seen)
+
+    def close(self) -> None:
+        pass
 
 
 def experiment() -> Experiment[PPOConfig]:

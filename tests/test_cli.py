@@ -329,28 +329,143 @@ def test_faulty_env_is_refused_by_the_probe(refuses: Any, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_env_that_turns_faulty_fails_the_run_inline(srl: Any, fault: str) -> None:
+def test_env_that_turns_faulty_is_rebuilt_inline(srl: Any, fault: str) -> None:
     options = json.dumps({"fault": fault, "after": 200})
-    outcome = srl("train", FAULTY, "--launcher", "inline", "--env.options", options, "--out", "run")
-    assert outcome.code == 3
-    assert_names_the_env(outcome.err, fault)
-    summary = json.loads(Path("run/summary.json").read_text())
-    assert summary["status"] == "failed"
-    assert_names_the_env(summary["reason"], fault)
-    assert_names_the_env(Path("run/errors/actor-0.txt").read_text(), fault)
+    words = ("--launcher", "inline", "--env.options", options, "--out", "run")
+    outcome = srl("train", FAULTY, *words, "--evaluation.episodes", "0")
+    assert outcome.code == 0
+    assert_went_on(outcome.err, fault)
 
 
 @pytest.mark.parametrize("fault", ["nan", "step"])
-def test_env_that_turns_faulty_fails_the_run_local(srl: Any, fault: str) -> None:
+def test_env_that_turns_faulty_is_rebuilt_local(srl: Any, fault: str) -> None:
     options = json.dumps({"fault": fault, "after": 200})
     words = ("--launcher", "local", "--inference", "inline", "--env.options", options)
+    outcome = srl("train", FAULTY, *words, "--out", "run", "--evaluation.episodes", "0")
+    assert outcome.code == 0
+    assert_went_on(outcome.err, fault)
+
+
+def assert_went_on(said: str, fault: str) -> None:
+    assert_names_the_env(said, fault)
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["status"] == "completed"
+    assert summary["env_failures"] == summary["env_rebuilds"] >= 8  # each of 8 envs, at least once
+    assert summary["envs_parked"] == 0
+    notes = Path("run/errors/notes.txt").read_text()
+    assert_names_the_env(notes, fault)
+    assert notes.startswith("actor-0: env ")
+    assert len(list(Path("run/errors").glob("repro-env-*.json"))) == min(
+        20, summary["env_failures"]
+    )
+
+
+KEEPS_FAILING = ("--env.max-failures", "0", "--env.options")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_env_that_keeps_failing_fails_the_run_inline(srl: Any, fault: str) -> None:
+    options = json.dumps({"fault": fault, "after": 200})
+    words = ("--launcher", "inline", *KEEPS_FAILING, options, "--out", "run")
+    outcome = srl("train", FAULTY, *words)
+    assert outcome.code == 3
+    assert_failed(outcome.err, fault)
+
+
+@pytest.mark.parametrize("fault", ["nan", "step"])
+def test_env_that_keeps_failing_fails_the_run_local(srl: Any, fault: str) -> None:
+    options = json.dumps({"fault": fault, "after": 200})
+    words = ("--launcher", "local", "--inference", "inline", *KEEPS_FAILING, options)
     outcome = srl("train", FAULTY, *words, "--out", "run")
     assert outcome.code == 3
-    assert_names_the_env(outcome.err, fault)
+    assert_failed(outcome.err, fault)
+
+
+def assert_failed(said: str, fault: str) -> None:
+    assert_names_the_env(said, fault)
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["status"] == "failed"
+    assert "all 8 envs of actor-0 keep failing and are parked" in summary["reason"]
     assert_names_the_env(summary["reason"], fault)
     assert_names_the_env(Path("run/errors/actor-0.txt").read_text(), fault)
+    assert summary["env_failures"] == summary["envs_parked"] == 8
+
+
+@pytest.fixture
+def repro_of(srl: Any) -> Callable[..., Path]:
+    """A repro file of a run of `Failing`, whose env fails in one of five episodes."""
+
+    def make(*words: object, **options: Any) -> Path:
+        name = f"{HERE / 'bad_envs.py'}:Failing"
+        given = json.dumps({"every": 5, "counts": False, **options})
+        # with seed 23 the first episodes, that are probed, are whole
+        words = ("--env.name", name, "--env.options", given, "--seed", 23, *words)
+        words = (*words, "--launcher", "inline", "--out", "run", "--evaluation.episodes", "0")
+        assert srl("train", FAULTY, *words, "--stop.env-steps", "500").code == 0
+        return sorted(Path("run/errors").glob("repro-*.json"))[0]
+
+    return make
+
+
+def test_repro_file_of_a_run_shows_the_failure_again(srl: Any, repro_of: Any) -> None:
+    outcome = srl("repro", repro_of())
+    assert outcome.code == 0
+    assert outcome.out.count("RuntimeError('out of fuel')") == 2  # then and now
+    assert "reproduced: RuntimeError" in outcome.out
+    assert "may not come again" not in outcome.out
+
+
+def test_repro_of_an_env_that_was_mended_says_so(srl: Any, repro_of: Any) -> None:
+    path = repro_of()
+    path.write_text(path.read_text().replace('\\"every\\": 5', '\\"every\\": 0'))
+    outcome = srl("repro", path)
+    assert outcome.code == 1
+    assert "not reproduced: it did not fail" in outcome.out
+
+
+def test_repro_of_episodes_without_a_seed_of_their_own_says_so(srl: Any, repro_of: Any) -> None:
+    # seeded at start only: the seed decides over all episodes until the env is built again
+    repro_of("--env.reseed", "start", "--env.max-failures", "100", at=3)
+    notes = [json.loads(p.read_text())["note"] for p in Path("run/errors").glob("repro-*.json")]
+    assert "" in notes  # the first episode after a seed can be shown again
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "no repro file"),
+        ('{"format": 7}', "its format is 7, this version reads 1"),
+        ('{"format": 1}', "'env' must be of type dict"),
+    ],
+)
+def test_bad_repro_file_is_refused(refuses: Any, tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "repro.json"
+    path.write_text(text)
+    message = refuses("repro", path)
+    assert said in message
+    assert str(path) in message
+
+
+def test_missing_repro_file_and_bad_options_are_refused(
+    refuses: Any, repro_of: Any, tmp_path: Path
+) -> None:
+    assert "cannot be read" in refuses("repro", "nowhere.json")
+    assert "srl repro FILE" in refuses("repro")
+    path = repro_of().rename(tmp_path / "repro.json")
+    shutil.rmtree("run")
+    assert "must be above 0" in refuses("repro", path, "--timeout-seconds", "0")
+    assert "needs a number" in refuses("repro", path, "--timeout-seconds", "x")
+    data = json.loads(path.read_text())
+    for changed, said in (
+        ({"actions": {"nobody": []}}, "actions of ['nobody'], not of ['agent_0']"),
+        ({"actions": {"agent_0": [[["x"]]]}}, "the actions of 'agent_0' do not fit"),
+        ({"num_envs": 0}, "must not be negative"),
+        ({"step": "3"}, "'step' must be of type int"),
+        ({"env": {"title": "x"}}, "'env' is not that of an experiment"),
+    ):
+        path.write_text(json.dumps(data | changed))
+        assert said in refuses("repro", path)
 
 
 def assert_names_the_env(message: str, fault: str) -> None:

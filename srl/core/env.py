@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from srl.core.errors import ConfigError
+from srl.core.fault import EnvFault
 from srl.core.spec import Field, Spec
 
 MASK_NAME = "action_mask"
@@ -204,6 +205,8 @@ class EnvRequest:
     """Agent indices of each route's set; None: one set of all agents."""
     render: bool = False
     """Be ready to draw (`Renders`); raise ConfigError where that is impossible."""
+    first_episode: int = 0
+    """Number of the first episode of every env: its seed is that of this one of the run."""
 
 
 class Env(Protocol):
@@ -214,7 +217,7 @@ class Env(Protocol):
     def reset(self, out: Sequence[ObservationRows]) -> None:
         """Begin an episode in every env and write its first observations.
 
-        Raises EnvError naming env, lane and seed.
+        Raises EnvError naming env, lane and seed; with faults as `step` does.
         """
         ...
 
@@ -226,7 +229,9 @@ class Env(Protocol):
     ) -> None:
         """Apply `actions[s]` `[E, A_s, *shape]`; write what came of them, and what is seen next.
 
-        Raises EnvError naming env, lane, seed and last action.
+        Raises EnvError naming env, lane, seed and last action. Where that has faults, the other
+        envs were stepped, the rows of those that failed are blank (`Quarantines`), and the batch
+        can be stepped on; without any, or after another exception, the batch must be built anew.
         """
         ...
 
@@ -240,6 +245,28 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free everything; may be called twice."""
+        ...
+
+
+@runtime_checkable
+class Quarantines(Protocol):
+    """An env of which one may fail without the others.
+
+    Its next step builds it anew and begins its next episode; the row until then is blank: zeros, and
+    neither `first` nor `valid` nor `acting`.
+    """
+
+    def park(self, env: int) -> None:
+        """Close one env for good: all of its rows to come are blank. May be called before `load`."""
+        ...
+
+
+@runtime_checkable
+class Locates(Protocol):
+    """Something in whose methods a thread may hang, and which can say for which env."""
+
+    def locate(self, variables: Mapping[str, Any], what: str) -> EnvFault:
+        """The env that hangs, by the variables of the method called; `what` it does, in words."""
         ...
 
 
@@ -264,6 +291,18 @@ def episode_seed(seed: int, env: int, episode: int) -> int:
     """Seed of one episode of one env of a run: independent over all three, below 2**31."""
     sequence = np.random.SeedSequence((seed, env, episode))
     return int(sequence.generate_state(1, np.uint32)[0] >> 1)
+
+
+def blank(env: int, out: Sequence[ObservationRows], outcome: Sequence[OutcomeRows] = ()) -> None:
+    """Write a row of one env that means nothing: zeros everywhere, and no mask is set."""
+    for rows in out:
+        for array in (*rows.obs.values(), *rows.central.values()):
+            array[env] = 0
+        for mask in (rows.first, rows.valid, rows.acting):
+            mask[env] = False
+    for ends in outcome:
+        for array in (ends.reward, ends.terminated, ends.truncated):
+            array[env] = 0
 
 
 def agent_sets(request: EnvRequest, num_agents: int) -> tuple[tuple[int, ...], ...]:

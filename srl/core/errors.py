@@ -1,5 +1,7 @@
 """The errors SRL raises: each message says what happened, to whom, and what to do."""
 
+from srl.core.fault import EnvFault
+
 
 class SrlError(Exception):
     """Anything SRL reports on purpose; its text is written for the person who runs it."""
@@ -14,7 +16,12 @@ class SpecError(SrlError):
 
 
 class EnvError(SrlError):
-    """An environment raised, or returned something its own spaces forbid."""
+    """An environment raised, did not come back, or returned something its own spaces forbid."""
+
+    def __init__(self, message: str, faults: tuple[EnvFault, ...] = ()) -> None:
+        """With `faults` where the rest of the batch is sound: see `Env.step`."""
+        super().__init__(message)
+        self.faults = faults
 
 
 class StreamError(SrlError):

@@ -53,9 +53,20 @@ class EnvConfig:
     """What rewards are multiplied with before anything is learned from them."""
     clip_rewards: float | None = None
     """What is learned from is clipped to this, up and down, after scaling; returns are reported raw."""
+    timeout_seconds: float | None = 120.0
+    """Most seconds that a reset or step of a group's envs may take; then the worker that hangs in it
+    is ended, and starts again. None: for ever."""
+    max_failures: int = 5
+    """Failures of an env, in its last episodes, after which it is rebuilt; with more it is parked."""
+    failure_window: int = 10
+    """Last episodes of an env in which its failures are counted."""
 
     def __post_init__(self) -> None:
         self.keywords()
+        if self.timeout_seconds is not None:
+            check_at_least("env.timeout-seconds", self.timeout_seconds, 0.1)
+        check_at_least("env.max-failures", self.max_failures, 0)
+        check_at_least("env.failure-window", self.failure_window, 1)
         if not (math.isfinite(self.scale_rewards) and self.scale_rewards > 0):
             raise ConfigError(f"env.scale-rewards must be above 0, got {self.scale_rewards}")
         if self.clip_rewards is not None and not self.clip_rewards > 0:

@@ -29,21 +29,32 @@ class EvaluatedVersion(NamedTuple):
     """Empty where the disk had no room for it."""
 
 
+class Note(NamedTuple):
+    """Something that went wrong and was dealt with: the run goes on, and says so."""
+
+    message: str
+    traceback: str = ""
+    files: tuple[tuple[str, str], ...] = ()
+    """Names and texts of files to be kept in the run's `errors/`."""
+
+
 class _Timer:
     """Adds the time spent inside a `with` to one name."""
 
-    __slots__ = ("_name", "_seconds", "_start")
+    __slots__ = ("_name", "_seconds", "began")
 
     def __init__(self, seconds: dict[str, float], name: str) -> None:
         self._seconds = seconds
         self._name = name
-        self._start = 0.0
+        self.began = 0.0
+        """When it was entered, by `time.perf_counter`; 0 outside: for a watchdog's thread to see."""
 
     def __enter__(self) -> None:
-        self._start = time.perf_counter()
+        self.began = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        self._seconds[self._name] += time.perf_counter() - self._start
+        self._seconds[self._name] += time.perf_counter() - self.began
+        self.began = 0.0
 
 
 class Telemetry:
@@ -55,6 +66,7 @@ class Telemetry:
         self.episodes: list[Episode] = []
         self.updates: list[dict[str, float]] = []
         self.evaluations: list[EvaluatedVersion] = []
+        self.notes: list[Note] = []
         self._timers: dict[str, _Timer] = {}
 
     def time(self, name: str) -> _Timer:
@@ -63,6 +75,11 @@ class Telemetry:
         if timer is None:
             timer = self._timers[name] = _Timer(self.seconds, name)
         return timer
+
+    def began(self, name: str) -> float:
+        """When the `with` block that is timed as `name` now was entered; 0 outside of it."""
+        timer = self._timers.get(name)
+        return 0.0 if timer is None else timer.began
 
     def take_episodes(self) -> list[Episode]:
         """Episodes finished since the last call."""
@@ -78,3 +95,8 @@ class Telemetry:
         """Versions evaluated since the last call."""
         evaluations, self.evaluations = self.evaluations, []
         return evaluations
+
+    def take_notes(self) -> list[Note]:
+        """What went wrong since the last call."""
+        notes, self.notes = self.notes, []
+        return notes

@@ -20,12 +20,14 @@ from srl.core.env import (
     ObservationRows,
     OutcomeRows,
     agent_sets,
+    blank,
 )
 from srl.core.errors import ConfigError, EnvError
+from srl.core.fault import EnvFault
 from srl.core.masks import mask_size
 from srl.core.names import load_object, nearest
+from srl.envs.episodes import EpisodeLog
 from srl.envs.spaces import (
-    EpisodeLog,
     Leaf,
     action_of,
     agent_of,
@@ -123,14 +125,13 @@ class MaskFromInfo(gymnasium.Wrapper):
 
 
 class GymEnv:
-    """`E` Gymnasium environments of one agent each; implements `srl.core.env.Env`."""
+    """`E` Gymnasium environments of one agent each; implements `srl.core.env.Env`, `Quarantines`."""
 
     def __init__(self, make: Callable[[], gymnasium.Env], request: EnvRequest) -> None:
         agent_sets(request, 1)
         wrappers = [load_object(name) for name in request.wrappers]
-        self._envs: list[gymnasium.Env] = [
-            wrapped(make(), wrappers) for _ in range(request.num_envs)
-        ]
+        self._make = lambda: wrapped(make(), wrappers)
+        self._envs: list[gymnasium.Env] = [self._make() for _ in range(request.num_envs)]
         check_render(self._envs[0], request)
         self.frames_per_second = self._envs[0].metadata.get("render_fps")
         for env in self._envs:
@@ -154,17 +155,18 @@ class GymEnv:
     def reset(self, out: Sequence[ObservationRows]) -> None:
         """Begin an episode in every env and write its first observations."""
         rows = self._rows_of(out[0])
+        for mask in (out[0].first, out[0].valid, out[0].acting):
+            mask.fill(True)
         self._log.clear()
-        e = 0
-        try:
-            for e in range(self.spec.num_envs):
+        for e in range(self.spec.num_envs):
+            if e in self._log.parked:
+                blank(e, out)
+                continue
+            try:
                 self._begin(e, rows)
-        except (Exception, SystemExit) as error:  # user code may raise anything
-            raise self._log.error(e, f"failed in reset: {told(error)}") from error
-        out[0].first.fill(True)
-        out[0].valid.fill(True)
-        out[0].acting.fill(True)
-        self._check(rows, out[0])
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+                self._log.fail(e, f"failed in reset: {told(error)}", error)
+        self._check(rows, out)
 
     def step(
         self,
@@ -183,10 +185,12 @@ class GymEnv:
         outcome[0].terminated.fill(False)
         outcome[0].truncated.fill(False)
         self._log.remember([taken])
-        e = 0
-        try:
-            for e, (env, action) in enumerate(zip(self._envs, self._to_env(taken), strict=True)):
+        for e, (env, action) in enumerate(zip(self._envs, self._to_env(taken), strict=True)):
+            try:
                 if ended[e]:
+                    if e in self._log.parked:
+                        blank(e, out, outcome)
+                        continue
                     self._begin(e, rows)
                     rewards[e] = 0
                     first[e] = True
@@ -200,13 +204,22 @@ class GymEnv:
                     outcome[0].terminated[e] = terminated
                     outcome[0].truncated[e] = truncated
                     valid[e] = False
-        except (Exception, SystemExit) as error:  # user code may raise anything
-            where = "reset" if ended[e] else "step"
-            raise self._log.error(e, f"failed in {where}: {told(error)}") from error
-        self._check(rows, out[0])
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+                where = "reset" if ended[e] else "step"
+                self._log.fail(e, f"failed in {where}: {told(error)}", error)
         if not np.isfinite(rewards).all():
-            e = int(np.isfinite(rewards).argmin())
-            raise self._log.error(e, f"gave the reward {rewards[e]}")
+            for e in np.flatnonzero(~np.isfinite(rewards)).tolist():
+                self._log.fail(e, f"gave the reward {rewards[e]}")
+        self._check(rows, out, outcome)
+
+    def park(self, env: int) -> None:
+        """Close one env for good."""
+        self._log.park(env)
+        self._close(env)
+
+    def locate(self, variables: Mapping[str, Any], what: str) -> EnvFault:
+        """The env that hangs in a method of this."""
+        return self._log.locate(variables, what)
 
     def render(self, env: int) -> np.ndarray:
         """A picture of one env."""
@@ -232,19 +245,21 @@ class GymEnv:
 
     def close(self) -> None:
         """Close every env; one that fails to is logged, not fatal."""
-        envs, self._envs = self._envs, []
-        for e, env in enumerate(envs):
-            try:
-                env.close()
-            except Exception:  # user code may raise anything; the run is over
-                logger.warning("env %d of %s failed to close", e, self.spec.name, exc_info=True)
+        for e in range(len(self._envs)):
+            self._close(e)
+        self._envs = []
 
     def _rows_of(self, out: ObservationRows) -> list[tuple[Leaf, np.ndarray]]:
         return [(leaf, out.obs[leaf.observation.name][:, 0]) for leaf in self._leaves]
 
     def _begin(self, e: int, rows: list[tuple[Leaf, np.ndarray]]) -> None:
         """Reset env `e` into its next episode; write its first observation."""
-        obs, _ = self._envs[e].reset(seed=self._log.begin(e))
+        seed = self._log.begin(e)
+        if e in self._log.broken:
+            self._close(e)
+            self._envs[e] = self._make()
+            self._log.broken.discard(e)
+        obs, _ = self._envs[e].reset(seed=seed)
         for leaf, row in rows:
             leaf.write(row, e, obs)
         self._log.ended[e] = False
@@ -263,15 +278,29 @@ class GymEnv:
             leaf.write(row, e, obs)
         return ends
 
-    def _check(self, rows: list[tuple[Leaf, np.ndarray]], out: ObservationRows) -> None:
-        """Raise EnvError for values that are not finite, and masks that allow nothing."""
+    def _check(
+        self,
+        rows: list[tuple[Leaf, np.ndarray]],
+        out: Sequence[ObservationRows],
+        outcome: Sequence[OutcomeRows] = (),
+    ) -> None:
+        """Raise EnvError for envs that failed: values not finite, masks that allow nothing, too."""
         for leaf, row in rows:
-            if found := unfinite(leaf, row):
-                raise self._log.error(*found)
+            for found in unfinite(leaf, row):
+                self._log.fail(*found)
         if mask := self._agent.action_mask:
-            shown = out.obs[mask.name][:, 0]
-            if found := forbids_all(self._agent, shown, out.valid[:, 0]):
-                raise self._log.error(*found)
+            shown = out[0].obs[mask.name][:, 0]
+            for found in forbids_all(self._agent, shown, out[0].valid[:, 0]):
+                self._log.fail(*found)
+        for e in self._log.failed():
+            blank(e, out, outcome)
+        self._log.check()
+
+    def _close(self, e: int) -> None:
+        try:
+            self._envs[e].close()
+        except (Exception, SystemExit):  # user code may raise anything; it is not needed any more
+            logger.warning("env %d of %s failed to close", e, self.spec.name, exc_info=True)
 
 
 def _make_registered(request: EnvRequest) -> gymnasium.Env:

@@ -23,7 +23,7 @@ from srl.core.env import (
 )
 from srl.core.errors import ConfigError, EnvError
 from srl.core.names import nearest
-from srl.envs.spaces import RESTORES_NOT
+from srl.envs.episodes import RESTORES_NOT
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class NativeEnv:
             max_steps=max_steps,
         )
         self._seed = np.full(request.num_envs, -1)
-        self._episode = np.full(request.num_envs, -1)
+        self._episode = np.full(request.num_envs, request.first_episode - 1)
         self._over = np.ones(request.num_envs, np.bool_)
         self._started = False
         self._last: np.ndarray | None = None

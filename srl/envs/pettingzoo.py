@@ -30,11 +30,13 @@ from srl.core.env import (
     ObservationRows,
     OutcomeRows,
     agent_sets,
+    blank,
 )
 from srl.core.errors import ConfigError, EnvError
+from srl.core.fault import EnvFault
 from srl.core.names import load_object, nearest
+from srl.envs.episodes import EpisodeLog
 from srl.envs.spaces import (
-    EpisodeLog,
     Leaf,
     action_of,
     agent_of,
@@ -83,15 +85,15 @@ class _Agent:
 
 
 class PettingZooEnv:
-    """`E` parallel envs of `A` agents each; implements `srl.core.env.Env`."""
+    """`E` parallel envs of `A` agents each; implements `srl.core.env.Env`, `Quarantines`."""
 
     def __init__(self, make: Callable[..., Any], request: EnvRequest) -> None:
         wrappers = [load_object(name) for name in request.wrappers]
         options = with_render_mode(make, request)
         has_central = options.pop("central", False)
+        self._make = lambda: wrapped(make(**options), wrappers)
         try:
-            made = [make(**options) for _ in range(request.num_envs)]
-            self._envs = [wrapped(env, wrappers) for env in made]
+            self._envs = [self._make() for _ in range(request.num_envs)]
             names = [str(name) for name in self._envs[0].possible_agents]
         except ConfigError:
             raise
@@ -122,17 +124,18 @@ class PettingZooEnv:
 
     def reset(self, out: Sequence[ObservationRows]) -> None:
         """Begin an episode in every env and write its first observations."""
-        self._log.clear()
-        e = 0
-        try:
-            for e in range(self.spec.num_envs):
-                self._begin(e, out)
-        except (Exception, SystemExit) as error:  # user code may raise anything
-            raise self._log.error(e, f"failed in reset: {told(error)}") from error
         for rows in out:
-            rows.first.fill(True)
-            rows.valid.fill(True)
-            rows.acting.fill(True)
+            for mask in (rows.first, rows.valid, rows.acting):
+                mask.fill(True)
+        self._log.clear()
+        for e in range(self.spec.num_envs):
+            if e in self._log.parked:
+                blank(e, out)
+                continue
+            try:
+                self._begin(e, out)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+                self._log.fail(e, f"failed in reset: {told(error)}", error)
         self._check(out)
 
     def step(
@@ -149,10 +152,12 @@ class PettingZooEnv:
         for ends, rows in zip(outcome, out, strict=True):
             for array in (ends.reward, ends.terminated, ends.truncated, rows.first):
                 array.fill(0)
-        e, where = 0, ""
-        try:
-            for e in range(self.spec.num_envs):
-                where = "reset" if ended[e] else "step"
+        for e in range(self.spec.num_envs):
+            where = "reset" if ended[e] else "step"
+            try:
+                if e in self._log.parked:
+                    blank(e, out, outcome)
+                    continue
                 if ended[e]:
                     self._begin(e, out)
                     self._mark(e, out, first=True)
@@ -167,14 +172,23 @@ class PettingZooEnv:
                 self._show(e, obs, [rows.obs for rows in out])
                 self._show_state(e, out)
                 self._mark(e, out, first=False, acting=terminated if ended[e] else ())
-        except (Exception, SystemExit) as error:  # user code may raise anything
-            raise self._log.error(e, f"failed in {where}: {told(error)}") from error
-        self._check(out)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+                self._log.fail(e, f"failed in {where}: {told(error)}", error)
         for agent in agents:
             reward = outcome[agent.of_set].reward[:, agent.column]
             if not np.isfinite(reward).all():
-                e = int(np.isfinite(reward).argmin())
-                raise self._log.error(e, f"gave agent {agent.name!r} the reward {reward[e]}")
+                for e in np.flatnonzero(~np.isfinite(reward)).tolist():
+                    self._log.fail(e, f"gave agent {agent.name!r} the reward {reward[e]}")
+        self._check(out, outcome)
+
+    def park(self, env: int) -> None:
+        """Close one env for good."""
+        self._log.park(env)
+        self._close(env)
+
+    def locate(self, variables: Mapping[str, Any], what: str) -> EnvFault:
+        """The env that hangs in a method of this."""
+        return self._log.locate(variables, what)
 
     def render(self, env: int) -> np.ndarray:
         """A picture of one env."""
@@ -199,16 +213,18 @@ class PettingZooEnv:
 
     def close(self) -> None:
         """Close every env; one that fails to is logged, not fatal."""
-        envs, self._envs = self._envs, []
-        for e, env in enumerate(envs):
-            try:
-                env.close()
-            except Exception:  # user code may raise anything; the run is over
-                logger.warning("env %d of %s failed to close", e, self.spec.name, exc_info=True)
+        for e in range(len(self._envs)):
+            self._close(e)
+        self._envs = []
 
     def _begin(self, e: int, out: Sequence[ObservationRows]) -> None:
         """Reset env `e` into its next episode; write its first observations."""
-        self._show(e, self._restart(e, self._log.begin(e)), [rows.obs for rows in out])
+        seed = self._log.begin(e)
+        if e in self._log.broken:
+            self._close(e)
+            self._envs[e] = self._make()
+            self._log.broken.discard(e)
+        self._show(e, self._restart(e, seed), [rows.obs for rows in out])
         self._show_state(e, out)
         self._log.ended[e] = False
 
@@ -289,21 +305,33 @@ class PettingZooEnv:
         self._show(e, obs, shown)
         return ends
 
-    def _check(self, out: Sequence[ObservationRows]) -> None:
-        """Raise EnvError for values that are not finite, and masks that allow nothing."""
+    def _check(self, out: Sequence[ObservationRows], outcome: Sequence[OutcomeRows] = ()) -> None:
+        """Raise EnvError for envs that failed: values not finite, masks that allow nothing, too."""
         for agent in self._agents:
             rows, column = out[agent.of_set], agent.column
             found = [
-                unfinite(leaf, rows.obs[leaf.observation.name][:, column]) for leaf in agent.leaves
+                bad
+                for leaf in agent.leaves
+                for bad in unfinite(leaf, rows.obs[leaf.observation.name][:, column])
             ]
             if mask := agent.spec.action_mask:
                 acts = rows.valid[:, column] & rows.acting[:, column]
-                found.append(forbids_all(agent.spec, rows.obs[mask.name][:, column], acts))
-            for e, what in filter(None, found):
-                raise self._log.error(e, f"{what} (agent {agent.name!r})")
+                found += forbids_all(agent.spec, rows.obs[mask.name][:, column], acts)
+            for e, what in found:
+                self._log.fail(e, f"{what} (agent {agent.name!r})")
         for leaf in self._central:
-            if found := unfinite(leaf, out[0].central[leaf.observation.name]):
-                raise self._log.error(*found)
+            for found in unfinite(leaf, out[0].central[leaf.observation.name]):
+                self._log.fail(*found)
+        for e in self._log.failed():
+            self._alive[e] = False
+            blank(e, out, outcome)
+        self._log.check()
+
+    def _close(self, e: int) -> None:
+        try:
+            self._envs[e].close()
+        except (Exception, SystemExit):  # user code may raise anything; it is not needed any more
+            logger.warning("env %d of %s failed to close", e, self.spec.name, exc_info=True)
 
 
 def _agent(name: str, env: Any, central: Sequence[Leaf], of_set: int, column: int) -> _Agent:

@@ -1,11 +1,10 @@
-"""What families of Gymnasium-style envs share: spaces to rows and back, and playing again.
+"""What families of Gymnasium-style envs share: spaces to rows and back.
 
 Observations keep their dtype, except that float64 becomes float32 (what networks read) and Discrete
 becomes int64. Values are counted from 0 in rows; a space's `start` is added and removed here.
 """
 
 import inspect
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,19 +20,9 @@ from srl.core.env import (
     EnvRequest,
     MultiDiscrete,
     Observation,
-    episode_seed,
 )
 from srl.core.errors import ConfigError, EnvError
 from srl.core.masks import mask_problem, nothing_allowed
-from srl.core.spec import Field
-
-logger = logging.getLogger(__name__)
-
-RESTORES = "every episode, by its seed at reset and its actions since, replayed and compared"
-RESTORES_NOT = "episodes are not restored: envs are seeded at start only, and begin new ones"
-
-PlayAgain = Callable[[int, int, list[np.ndarray]], list[bool]]
-"""Reset env `e` with a seed, take each agent's actions `[N, *shape]`; which of N + 1 rows ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,124 +127,20 @@ def action_of(space: spaces.Space) -> tuple[ActionSpace, Callable[[np.ndarray], 
     )
 
 
-class EpisodeLog:
-    """Where the episodes of a batch are: their seeds, and the actions taken since.
-
-    Axes: `E` envs. Every list has one entry an env.
-    """
-
-    def __init__(self, request: EnvRequest, actions: Mapping[str, Field]) -> None:
-        """`actions`: the name of each agent's actions in a saved state, and what one of them is."""
-        self._request = request
-        self._fields = dict(actions)
-        self.replays = request.reseed == "episode"
-        self.restores = RESTORES if self.replays else RESTORES_NOT
-        self.seed = [-1] * request.num_envs
-        self.episode = [-1] * request.num_envs
-        self.ended = [True] * request.num_envs
-        # Actions of the last steps, an array [E, *shape] an agent; env e began at log[began[e]].
-        self._log: list[list[np.ndarray]] = []
-        self._began = [0] * request.num_envs
-        self._trim_at = 1024
-
-    def begin(self, e: int) -> int | None:
-        """Count a new episode of env `e`; the seed to reset it with, None where it has one."""
-        request = self._request
-        self.episode[e] += 1
-        self._began[e] = len(self._log)
-        if not self.replays and self.seed[e] >= 0:
-            return None
-        self.seed[e] = episode_seed(request.seed, request.first_env + e, self.episode[e])
-        return self.seed[e]
-
-    def clear(self) -> None:
-        """Forget all actions: every env is about to begin an episode."""
-        self._log.clear()
-
-    def remember(self, taken: list[np.ndarray]) -> None:
-        """Log each agent's actions `[E, *shape]`; now and then forget those no episode needs."""
-        self._log.append(taken)
-        if len(self._log) < self._trim_at:
-            return
-        oldest = min(self._began)
-        del self._log[:oldest]
-        self._began = [began - oldest for began in self._began]
-        self._trim_at = 2 * len(self._log) + 1024
-
-    def save(self) -> dict[str, np.ndarray]:
-        """Per env `[E]`: seed, episode, steps since, ended; and all actions since, joined."""
-        state = {
-            "seed": np.array(self.seed, np.int64),
-            "episode": np.array(self.episode, np.int64),
-            "steps": len(self._log) - np.array(self._began, np.int64),
-            "ended": np.array(self.ended, np.bool_),
-        }
-        for agent, (name, field) in enumerate(self._fields.items()):
-            log = np.array([taken[agent] for taken in self._log], field.dtype)
-            log = log.reshape(-1, len(self.seed), *field.shape)
-            state[name] = np.concatenate([log[n:, e] for e, n in enumerate(self._began)])
-        return state
-
-    def load(self, state: Mapping[str, np.ndarray], play: PlayAgain) -> bool:
-        """Bring every env to where it was saved; False where one cannot be, or ends elsewhere."""
-        if len(state["seed"]) != len(self.seed):
-            return False
-        self.episode = state["episode"].tolist()
-        if not self.replays or min(self.episode) < 0:
-            return False
-        steps = state["steps"].tolist()
-        parts = [np.split(state[name], np.cumsum(steps)[:-1]) for name in self._fields]
-        try:
-            for e, seed in enumerate(state["seed"].tolist()):
-                ends = play(e, seed, [part[e] for part in parts])
-                if any(ends[:-1]) or ends[-1] != state["ended"][e]:
-                    return False
-        except (Exception, SystemExit):  # user code may raise anything
-            logger.warning("replaying %s failed", self._request.name, exc_info=True)
-            return False
-        logs = [
-            np.zeros((max(steps), len(steps), *field.shape), field.dtype)
-            for field in self._fields.values()
-        ]
-        for log, part in zip(logs, parts, strict=True):
-            for e, taken in enumerate(part):
-                log[len(log) - len(taken) :, e] = taken
-        self.seed, self.ended = state["seed"].tolist(), state["ended"].tolist()
-        self._log = [list(taken) for taken in zip(*logs, strict=True)]
-        self._began = [max(steps) - n for n in steps]
-        return True
-
-    def give_up(self) -> None:
-        """Every env is due a reset, with a seed."""
-        self.ended = [True] * len(self.ended)
-        self.seed = [-1] * len(self.seed)
-
-    def error(self, e: int, what: str) -> EnvError:
-        """What is wrong with env `e`, and what is needed to see it again."""
-        step = len(self._log) - self._began[e]
-        last = [str(taken[e]) for taken in self._log[-1]] if step else ["none"]
-        return EnvError(
-            f"env {self._request.name!r} {what}; it is env {self._request.first_env + e} of the "
-            f"run (lane {e} of its batch), seed {self.seed[e]}, episode {self.episode[e]}, "
-            f"step {step}, last action {', '.join(last)}"
-        )
-
-
-def unfinite(leaf: Leaf, row: np.ndarray) -> tuple[int, str] | None:
-    """The first env of `row` `[E, *shape]` with a value that is not finite, and what to say."""
+def unfinite(leaf: Leaf, row: np.ndarray) -> list[tuple[int, str]]:
+    """The envs of `row` `[E, *shape]` with a value that is not finite, and what to say of each."""
     if not leaf.is_float or np.isfinite(row).all():
-        return None
-    e = int(np.isfinite(row).reshape(len(row), -1).all(1).argmin())
-    name = leaf.observation.name
-    return e, f"showed {name!r} with a value that is not finite: {row[e]}"
+        return []
+    sound = np.isfinite(row).reshape(len(row), -1).all(1)
+    what = f"showed {leaf.observation.name!r} with a value that is not finite"
+    return [(int(e), f"{what}: {row[e]}") for e in np.flatnonzero(~sound)]
 
 
-def forbids_all(agent: AgentSpec, row: np.ndarray, acts: np.ndarray) -> tuple[int, str] | None:
-    """The first env whose mask, of `row` `[E, n]`, leaves nothing to who `acts` `[E]`; what to say."""
-    wrong = nothing_allowed(agent.action, row) & acts
-    if not wrong.any() or agent.action_mask is None:
-        return None
-    return int(wrong.argmax()), f"showed {agent.action_mask.name!r}: every action is masked out"
+def forbids_all(agent: AgentSpec, row: np.ndarray, acts: np.ndarray) -> Iterator[tuple[int, str]]:
+    """The envs whose masks, of `row` `[E, n]`, leave nothing to who `acts` `[E]`; what to say."""
+    if agent.action_mask is not None:
+        for e in np.flatnonzero(nothing_allowed(agent.action, row) & acts):
+            yield int(e), f"showed {agent.action_mask.name!r}: every action is masked out"
 
 
 def same_observations(shown: Mapping[str, np.ndarray], seen: Mapping[str, np.ndarray]) -> bool:

@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Mapping
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,7 +30,7 @@ from srl.core.streams import (
 )
 from srl.core.worker import Worker
 from srl.launch.config import decode_algorithm
-from srl.launch.env_factory import evaluation_env, evaluation_lanes, make_env
+from srl.launch.env_factory import evaluation_lanes, recovery_of
 from srl.launch.plan import Plan, RoutePlan, WorkerPlan
 from srl.learning.finite import Origin, Tracer
 from srl.learning.guard import Guard
@@ -343,10 +342,8 @@ def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker
     first_env = worker.index * actors["envs"]
     config = msgspec.convert(plan.experiment["env"], EnvConfig)
     sets = tuple(route.agents for route in plan.routes)
-    envs = [
-        make_env(config, seed, num_envs=per_group, first_env=first_env + g * per_group, sets=sets)
-        for g in range(actors["groups"])
-    ]
+    recovery = recovery_of(config, seed, num_envs=per_group, first_env=first_env, sets=sets)
+    envs = [recovery.make(recovery.origin(group, 0)) for group in range(actors["groups"])]
     ends = [
         RouteEnds(
             agent=route.agent_spec(),
@@ -362,7 +359,7 @@ def _build_actor(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker
         )
         for route in plan.routes
     ]
-    return Actor(worker.name, envs, ends, first_env=first_env)
+    return Actor(worker.name, envs, ends, first_env=first_env, recovery=recovery)
 
 
 def _build_policy(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
@@ -397,7 +394,7 @@ def _build_evaluator(plan: Plan, worker: WorkerPlan, connector: Connector) -> Wo
         )
     return Evaluator(
         worker.name,
-        partial(evaluation_env, config, plan.experiment["seed"], num_envs, sets),
+        recovery_of(config, plan.experiment["seed"], num_envs=num_envs, sets=sets),
         players,
         {route.policy: connector.subscriber(route) for route in plan.learning},
         episodes_per_lane=per_lane,

@@ -18,7 +18,7 @@ import msgspec
 
 from srl.core.errors import SrlError
 from srl.core.experiment import Experiment
-from srl.core.telemetry import EvaluatedVersion
+from srl.core.telemetry import EvaluatedVersion, Note, Telemetry
 from srl.launch.config import encode_experiment
 from srl.launch.evaluate import evaluate, players_of
 from srl.launch.evaluations import Evaluations
@@ -47,6 +47,7 @@ from srl.transport.control import (
     Evaluated,
     Failure,
     Message,
+    Noted,
     Ready,
     Report,
     Restart,
@@ -59,6 +60,7 @@ from srl.transport.control import (
 from srl.transport.slots import Ledger
 from srl.workers.evaluator import keep_version
 from srl.workers.run import failure_of
+from srl.workers.watchdog import Hang, Watched, watch
 
 _POLL_SECONDS = 0.1
 _SHOW_SECONDS = 1.0
@@ -66,6 +68,8 @@ _STOP_SECONDS = 150.0
 """More than the node agent gives its workers, one kind after the other."""
 _SHOW_EVALUATION_SECONDS = 5.0
 _BACKUP_SECONDS = 5.0
+_FAILED = 3
+"""Exit code of a run that failed, where nobody else is left to say so."""
 
 
 class Launcher(Protocol):
@@ -302,7 +306,7 @@ class Controller:
     def _launch(self, interrupts: Interrupts) -> Launcher:
         path = self._folder.path
         if self._experiment.launcher == "inline":
-            return InlineLauncher(self._plan, lambda: interrupts.is_set)
+            return InlineLauncher(self._plan, lambda: interrupts.is_set, self._hung)
         return LocalLauncher(self._plan, path)
 
     def _supervise(self, launcher: Launcher) -> None:
@@ -386,6 +390,8 @@ class Controller:
                 self._progress.memory.forget(message.worker)
                 name = f"logs/{message.worker}.json"
                 self._writes.attempt(name, self._folder.write, name, _ready_facts(message))
+            elif isinstance(message, Noted):
+                self._on_note(message.worker, message.note)
             elif isinstance(message, Failure):
                 self._on_failure(message)
             elif isinstance(message, Accounts):
@@ -397,9 +403,12 @@ class Controller:
                 for part in self._saving.add(message):
                     self._lives.saved(part)  # dead trainers go on from a checkpoint that is whole
             elif isinstance(message, Stopped):
-                self._ledgers = _ledgers_of(message.ledgers)
-                if not message.ledgers:  # the agent died with its arenas: its last word counts
-                    self._ledgers = {p: then.ended() for p, then in self._last_ledgers.items()}
+                self._on_stopped(message)
+
+    def _on_stopped(self, stopped: Stopped) -> None:
+        self._ledgers = _ledgers_of(stopped.ledgers)
+        if not stopped.ledgers:  # the agent died with its arenas: its last word counts
+            self._ledgers = {p: then.ended() for p, then in self._last_ledgers.items()}
 
     def _on_report(self, report: Report) -> None:
         self._progress.on_report(
@@ -453,6 +462,37 @@ class Controller:
                     "--actors.memory-limit-mb ends an actor that grows too large, and starts another"
                 )
             self._say(f"note: {words}")
+
+    def _on_note(self, worker: str, note: Note) -> None:
+        """Keep and say what went wrong, and was dealt with."""
+        text = note.message
+        for name, content in note.files:
+            kept = self._folder.free_error(name)
+            text = text.replace(name, kept.name)
+            self._writes.attempt(f"errors/{kept.name}", kept.write_text, content)
+        whole = f"{worker}: {text}\n{note.traceback}\n"
+        self._writes.attempt("errors/notes.txt", self._folder.append_error, "notes.txt", whole)
+        self._say(f"{worker}: {text}")
+
+    def _note_all(self, evaluator: Watched) -> None:
+        for note in evaluator.telemetry.take_notes():
+            self._on_note(evaluator.name, note)
+
+    def _hung(self, hang: Hang) -> None:
+        """End this process, whose main thread does not come back from an env; called beside it."""
+        try:
+            for message in hang.messages():
+                if isinstance(message, Noted):
+                    self._on_note(message.worker, message.note)
+                elif isinstance(message, Failure):
+                    self._fail(message)
+            self._status, self._reason = "failed", f"{hang.worker}: {hang.message}"
+            self._write_summary()
+            self._folder.remove_unfinished()
+            self._close_sinks()
+            self._view.close()
+        finally:
+            os._exit(_FAILED)
 
     def _learned(self, policy: str, row: Mapping[str, Any]) -> None:
         self._evaluations.learned(policy, row["version"], row["env_steps"], self._seconds())
@@ -523,21 +563,26 @@ class Controller:
                 self._say(f"evaluating: {played} of {wanted.episodes} episodes")
             return not interrupts.is_set
 
+        evaluator = Watched("evaluator-0", Telemetry())
         try:
             checkpoint = read_checkpoint(latest_checkpoint(self._folder.checkpoints))
             players = players_of(self._experiment, self._plan, checkpoint)
-            result = evaluate(
-                self._experiment,
-                self._plan,
-                players,
-                episodes=wanted.episodes,
-                seconds=wanted.seconds,
-                on_step=on_step,
-            )
+            with watch([evaluator], self._experiment.env.timeout_seconds, self._hung):
+                result = evaluate(
+                    self._experiment,
+                    self._plan,
+                    players,
+                    episodes=wanted.episodes,
+                    seconds=wanted.seconds,
+                    on_step=on_step,
+                    telemetry=evaluator.telemetry,
+                )
         except SrlError as error:
+            self._note_all(evaluator)
             self._fail(failure_of("evaluator-0", error))
             self._status, self._reason = "failed", f"evaluator-0: {error}"
             return
+        self._note_all(evaluator)
         self._eval_return = result.mean
         if result.is_complete:
             for player in (p for p in players if p.counts):
@@ -624,6 +669,9 @@ class Controller:
             "version": progress.version,  # of several policies, the highest
             "updates": progress.updates,  # the sum over policies, as train_samples and episodes
             "episodes": progress.episodes,
+            "env_failures": progress.total("env_failures"),
+            "env_rebuilds": progress.total("env_rebuilds"),
+            "envs_parked": progress.total("envs_parked"),
             "mean_return": progress.mean_return,
             "eval_return": self._eval_return,
             **self._evaluations.summary(),

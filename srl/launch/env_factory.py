@@ -10,6 +10,8 @@ from srl.core.env import Env, EnvFactory, EnvRequest, EnvSpec
 from srl.core.errors import ConfigError
 from srl.core.experiment import EnvConfig
 from srl.core.names import load_object, nearest
+from srl.core.repro import EnvOrigin
+from srl.rollout.quarantine import Recovery, rebuilt_seed
 
 Sets = tuple[tuple[int, ...], ...] | None
 _FIRST_ENV = 1_000_000  # seeds that no actor uses
@@ -24,6 +26,7 @@ def make_env(
     first_env: int,
     sets: Sets,
     render: bool = False,
+    first_episode: int = 0,
 ) -> Env:
     """`num_envs` envs, numbered from `first_env` in the run, their agents split into `sets`."""
     request = EnvRequest(
@@ -36,6 +39,7 @@ def make_env(
         reseed=config.reseed,
         sets=sets,
         render=render,
+        first_episode=first_episode,
     )
     family, slash, name = config.name.partition("/")
     is_known = bool(slash) and family in catalog.ENVS
@@ -69,6 +73,21 @@ def evaluation_env(
 ) -> Env:
     """The envs of an evaluation: those of one seed begin with the same episodes each time."""
     return make_env(config, seed, num_envs=num_envs, first_env=_FIRST_ENV, sets=sets, render=render)
+
+
+def recovery_of(
+    config: EnvConfig, seed: int, *, num_envs: int, first_env: int = _FIRST_ENV, sets: Sets
+) -> Recovery:
+    """How a worker builds the envs of its groups, `num_envs` each from `first_env` on, and rebuilds."""
+
+    def origin(group: int, rebuilds: int) -> EnvOrigin:
+        now = rebuilt_seed(seed, rebuilds) if rebuilds else seed
+        return EnvOrigin(config=config, seed=now, first_env=first_env + group * num_envs)
+
+    def make(of: EnvOrigin) -> Env:
+        return make_env(of.config, of.seed, num_envs=num_envs, first_env=of.first_env, sets=sets)
+
+    return Recovery(origin, make)
 
 
 def env_spec(config: EnvConfig) -> EnvSpec:

@@ -16,13 +16,15 @@ from srl.core.compute import Compute
 from srl.core.errors import CheckpointError, ConfigError
 from srl.core.experiment import Experiment
 from srl.core.spec import spec_of
-from srl.launch.env_factory import evaluation_env, evaluation_lanes
+from srl.core.telemetry import Telemetry
+from srl.launch.env_factory import evaluation_lanes, recovery_of
 from srl.launch.folder import RunFolder
 from srl.launch.plan import Plan, RoutePlan, worker_name
 from srl.launch.pool import make_pool, pinned_weights
 from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
 from srl.learning.versions import LATEST, VersionStore
 from srl.rollout.match import Match, Player
+from srl.rollout.quarantine import Quarantine
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ def evaluate(
     episodes: int,
     seconds: float,
     on_step: Callable[[int], bool] = lambda _: True,
+    telemetry: Telemetry | None = None,
 ) -> Evaluation:
     """Play `episodes` episodes, the same number in each of up to 20 envs, with likely actions.
 
@@ -129,26 +132,39 @@ def evaluate(
         episodes: how many in all.
         seconds: when to give up.
         on_step: told the number of episodes played, after every step; False gives up.
+        telemetry: where the time of every step is counted, as `play`, and envs that failed.
 
     Raises:
-        EnvError: where the env does.
+        EnvError: where the env keeps failing.
     """
     if episodes < 1:
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
     num_envs, per_lane = evaluation_lanes(episodes)
     sets = tuple(route.agents for route in plan.routes)
-    env = evaluation_env(experiment.env, experiment.seed, num_envs, sets)
-    match = Match(env, players, episodes_per_lane=per_lane)
+    telemetry = telemetry or Telemetry()
+    recovery = recovery_of(experiment.env, experiment.seed, num_envs=num_envs, sets=sets)
+    match = Match(
+        recovery.make(recovery.origin(0, 0)),
+        players,
+        episodes_per_lane=per_lane,
+        quarantine=Quarantine(recovery, telemetry, 0, num_envs),
+    )
     deadline = time.monotonic() + seconds
+    playing = telemetry.time("play")
     try:
-        match.begin()
+        with playing:
+            match.begin()
         with limited_threads(experiment.threads):
-            while time.monotonic() < deadline and match.step():
+            while time.monotonic() < deadline:
+                with playing:
+                    moved = match.step()
+                if not moved:
+                    break
                 played = sum(len(returns) for returns in match.returns().values())
                 if not on_step(played):
                     break
     finally:
-        env.close()
+        match.env.close()
     return Evaluation(match.returns(), match.is_done)
 
 

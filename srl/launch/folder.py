@@ -175,6 +175,20 @@ class RunFolder:
                 path.write_text(text)
         return path
 
+    def free_error(self, name: str) -> Path:
+        """Where a file beside the errors can be kept: under another name where there is one."""
+        wanted = self.path / "errors" / Path(name).name
+        path, number = wanted, 1
+        while path.exists():
+            number += 1
+            path = wanted.with_stem(f"{wanted.stem}-{number}")
+        return path
+
+    def append_error(self, name: str, text: str) -> None:
+        """Add a paragraph to a file beside the errors."""
+        with (self.path / "errors" / name).open("a", encoding="utf-8") as file:
+            file.write(text)
+
 
 def _make_folders(path: Path) -> None:
     """Make what is missing of a run's folders; raises OSError where one cannot be written."""

@@ -6,6 +6,7 @@ checkpoint is cut between two rounds and holds every worker and every stream.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -33,7 +34,8 @@ from srl.transport.control import (
     SaveFailed,
     Stopped,
 )
-from srl.workers.run import evaluations_of, failure_of, report_of
+from srl.workers.run import evaluations_of, failure_of, notes_of, report_of
+from srl.workers.watchdog import Hang, Watched, watch
 
 
 class InlineLauncher:
@@ -41,7 +43,10 @@ class InlineLauncher:
 
     writers = frozenset({"inline"})
 
-    def __init__(self, plan: Plan, is_interrupted: Callable[[], bool]) -> None:
+    def __init__(
+        self, plan: Plan, is_interrupted: Callable[[], bool], on_hang: Callable[[Hang], None]
+    ) -> None:
+        """With `on_hang`, which ends the process where an env does not come back."""
         use_allocator(plan.experiment["allocator"])
         use_threads(max(plan.threads(worker.kind) for worker in plan.workers))
         self._plan = plan
@@ -53,6 +58,10 @@ class InlineLauncher:
             self._workers.append(build_worker(plan, name, self._connector))
         self._trainers = [w for w in self._workers if plan.worker(w.name).kind == "trainer"]
         self._messages: list[Message] = []
+        players = [Watched(w.name, w.telemetry) for w in self._workers if w not in self._trainers]
+        seconds = plan.experiment["env"]["timeout_seconds"]
+        self._watching = ExitStack()
+        self._watch = lambda: watch(players, seconds, on_hang)
         self._reported: dict[str, Mapping[str, int]] = {}
         """Worker to its counters at its last report."""
 
@@ -69,6 +78,7 @@ class InlineLauncher:
             if worker.name in sections:
                 worker.load(sections[worker.name])
             self._load_unreported(worker, sections.get(f"telemetry-{worker.name}", {}))
+        self._watching.enter_context(self._watch())
         for worker in reversed(self._workers):  # parameters exist before anybody acts
             worker.open()
             self._messages.append(Ready(worker.name, 0, 0.0, 0.0, has_torch=True))
@@ -118,6 +128,7 @@ class InlineLauncher:
 
     def close(self) -> None:
         """Close every worker."""
+        self._watching.close()
         for worker in self._workers:
             worker.close()
 
@@ -140,9 +151,10 @@ class InlineLauncher:
             try:
                 worker.step()
             except Exception as error:  # noqa: BLE001 - reported like that of a process
+                self._messages += [report_of(worker), *notes_of(worker)]
                 self._messages.append(failure_of(worker.name, error))
                 return
-            self._messages += evaluations_of(worker)
+            self._messages += [*evaluations_of(worker), *notes_of(worker)]
         if any(trainer.telemetry.updates for trainer in self._trainers):
             reports = [report_of(worker) for worker in self._workers]
             self._reported = {report.worker: report.counters for report in reports}

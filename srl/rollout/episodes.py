@@ -1,6 +1,7 @@
 """Keeps account of the episodes of a group's lanes: raw returns and lengths."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -36,10 +37,10 @@ class Episodes:
         self._length[lanes] = 0
         return finished
 
-    def start_over(self) -> None:
-        """The episodes under way are lost: count the next ones from their beginning."""
-        self._return.fill(0)
-        self._length.fill(0)
+    def start_over(self, lanes: Any = slice(None)) -> None:
+        """The episodes under way, of these lanes, are lost: the next are counted from 0."""
+        self._return[lanes] = 0
+        self._length[lanes] = 0
 
     def save(self) -> Arrays:
         """Everything, copied."""

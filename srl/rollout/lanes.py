@@ -66,12 +66,33 @@ class Lanes:
         """The episodes at row `t` are lost, and the block with them: a reset begins the next."""
         if self.grant is not None:
             np.copyto(self.carry["episode"], self.grant.block.episodes_at(t))
-            self.ends.producer.abandon(self.grant)
-            self.grant = None
+            self.give_back()
         self.carry["episode"][:] += 1
         self.carry["step"].fill(0)
         self.carry["valid"].fill(False)
         self.episodes.start_over()
+
+    def forget(self, envs: np.ndarray, t: int) -> None:
+        """What these envs (`[E]` bool) showed since their episodes began, up to row `t`, is nothing.
+
+        They failed: rows that were sent before are what they are, these can still be taken back.
+        """
+        lanes = np.repeat(envs, self._lead[1])
+        began = t - self.block.steps_at(t)
+        lost = lanes & (np.arange(t + 1)[:, None] >= began)
+        for mask in ("valid", "acting"):
+            self.block[mask][: t + 1][lost] = False
+        self.episodes.start_over(lanes)
+
+    def living(self, t: int) -> np.ndarray:
+        """`[E]` bool: envs with an episode under way at row `t`."""
+        return self.block["valid"][t].reshape(self._lead).any(axis=1)
+
+    def give_back(self) -> None:
+        """Give the block back unsent: nobody will fill it."""
+        if self.grant is not None:
+            self.ends.producer.abandon(self.grant)
+            self.grant = None
 
     def acquire(self) -> bool:
         """Get leave to fill a block and begin it with what was carried; False while there is none."""

@@ -1,7 +1,8 @@
 """A match: one env batch played by given policies until every lane has played its episodes.
 
 A fixed number a lane, because the first N to finish would favour short episodes. Nobody wants its
-samples: the lanes of a policy lie in two rows that take turns.
+samples: the lanes of a policy lie in two rows that take turns. An episode in which an env fails is not
+counted: the env is built again and plays another one instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,12 @@ from srl.core.algorithm import Policy
 from srl.core.arrays import Arrays, subset
 from srl.core.block import Block, input_names, route_layout
 from srl.core.env import AgentSpec, Env
+from srl.core.errors import EnvError
+from srl.core.fault import EnvFault
 from srl.core.telemetry import Episode
 from srl.rollout.episodes import Episodes
 from srl.rollout.opponents import Opponents
+from srl.rollout.quarantine import Quarantine, Recovering
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,13 @@ class _Seat:
         self.carry.continue_from(self.block)
         self.block.begin_with(self.carry)
 
+    def forget(self, envs: np.ndarray) -> None:
+        """Nothing came of row 0 in these envs, `[E]` bool: their episodes are lost."""
+        lanes = np.repeat(envs, len(self.player.agents))
+        for name in ("reward", "terminated", "truncated", "valid"):
+            self.block[name][0][lanes] = 0
+        self.episodes.start_over(lanes)
+
     def save(self) -> Arrays:
         """The row shown, the episodes under way and those played, copied."""
         state: Arrays = {f"under_way.{k}": v for k, v in self.episodes.save().items()}
@@ -85,14 +96,20 @@ class _Seat:
             self.played[lane] = [Episode(float(value), int(length), name) for value, length in rows]
 
 
-class Match:
-    """Steps one env batch; the env is the caller's to close."""
+class Match(Recovering):
+    """Steps one env batch; `env`, which is another one after a failure, is the caller's to close."""
 
     def __init__(
-        self, env: Env, players: Sequence[Player], *, episodes_per_lane: int, sampled: bool = False
+        self,
+        env: Env,
+        players: Sequence[Player],
+        *,
+        episodes_per_lane: int,
+        sampled: bool = False,
+        quarantine: Quarantine | None = None,
     ) -> None:
         """Play with the most likely actions, or with sampled ones."""
-        self.env = env
+        super().__init__(env, quarantine)
         self._wanted = episodes_per_lane
         self._seats = [_Seat(p, env.spec.num_envs, sampled=sampled) for p in players]
         self._counted = [seat for seat in self._seats if seat.player.counts]
@@ -118,17 +135,23 @@ class Match:
 
     def begin(self) -> None:
         """Begin the first episodes."""
-        self.env.reset([s.block.observation_rows(s.player.agent, 0) for s in self._seats])
+        out = [s.block.observation_rows(s.player.agent, 0) for s in self._seats]
+        try:
+            self.env.reset(out)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+            self._recover(error, -1, out)
 
     def step(self) -> bool:
         """Play one step in every env; False when all have played enough."""
         if self.is_done:
             return False
-        self.env.step(
-            [seat.act() for seat in self._seats],
-            [seat.block.outcome_rows(0) for seat in self._seats],
-            [seat.block.observation_rows(seat.player.agent, 1) for seat in self._seats],
-        )
+        actions = [seat.act() for seat in self._seats]
+        outcome = [seat.block.outcome_rows(0) for seat in self._seats]
+        out = [seat.block.observation_rows(seat.player.agent, 1) for seat in self._seats]
+        try:
+            self.env.step(actions, outcome, out)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+            self._recover(error, 0, out)
         for seat in self._seats:
             seat.advance()
         return True
@@ -138,11 +161,47 @@ class Match:
         state = {f"env.{name}": array for name, array in self.env.save().items()}
         for number, seat in enumerate(self._seats):
             state |= {f"{number}.{name}": array for name, array in seat.save().items()}
+        if self.quarantine is not None:
+            failures = self.quarantine.save()
+            state |= {f"quarantine.{name}": array for name, array in failures.items()}
         return state
 
     def load(self, state: Mapping[str, np.ndarray]) -> bool:
         """Take over what `save` returned; False where the env could not be brought back."""
         for number, seat in enumerate(self._seats):
             seat.load(subset(state, f"{number}."))
+        if self.quarantine is not None:
+            self.quarantine.load(subset(state, "quarantine."))
+            if self.quarantine.rebuilds:
+                self._replace_env(self.quarantine.remake(), 0)
         seen = [seat.block.observation_rows(seat.player.agent, 0) for seat in self._seats]
         return self.env.load(subset(state, "env."), seen)
+
+    def _forget(self, envs: np.ndarray, t: int) -> None:
+        if t >= 0:
+            for seat in self._seats:
+                seat.forget(envs)
+
+    def _park(self, envs: Sequence[int]) -> None:
+        """Without an env its lanes cannot play their episodes."""
+        if len(envs):
+            raise EnvError(f"{self.last_error}; it keeps failing") from self.last_error
+
+    def _episodes_at(self, t: int) -> np.ndarray:
+        episodes = [s.block["episode"].reshape(s.block.layout.envs, -1) for s in self._seats]
+        return np.concatenate(episodes, axis=1).max(axis=1)
+
+    def _batch_fault(self, what: str, kind: str, t: int) -> EnvFault:
+        spec = self.env.spec
+        seed = self.quarantine.origin.seed if self.quarantine is not None else -1
+        return EnvFault(
+            env=None,
+            kind=kind,
+            what=what,
+            message=f"env {spec.name!r} {what}; it is a batch of {spec.num_envs}, seed {seed}",
+            seed=seed,
+            episode=0,
+            step=0,
+            actions={name: np.zeros((0, spec.num_envs)) for name in spec.agents},
+            note="the actions of an evaluation are not kept",
+        )

@@ -6,22 +6,37 @@ inference latency <= step time x (groups - 1).
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from srl.core.arrays import Arrays, subset
-from srl.core.env import Env
+from srl.core.env import Env, Quarantines
+from srl.core.fault import EnvFault
+from srl.core.repro import Repro
 from srl.core.telemetry import Episode
 from srl.rollout.lanes import Lanes, RouteEnds
+from srl.rollout.quarantine import Quarantine, Recovering
 
 
-class Group:
+class Group(Recovering):
     """One env batch and its lanes on every route."""
 
-    def __init__(self, index: int, env: Env, routes: Sequence[RouteEnds], first_env: int) -> None:
+    def __init__(
+        self,
+        index: int,
+        env: Env,
+        routes: Sequence[RouteEnds],
+        first_env: int,
+        quarantine: Quarantine | None = None,
+    ) -> None:
+        """With a `quarantine` the group goes on where envs fail; without, it raises what they do."""
+        super().__init__(env, quarantine)
         num_agents = len(env.spec.agents)
         self.index = index
-        self.env = env
+        self.is_out = False
+        """All of its envs are parked: it does nothing any more."""
+        self._first_env = first_env
         self.row = 0
         self.burn_in = 0
         """Rows that begin a block already filled; the same on every route."""
@@ -37,13 +52,22 @@ class Group:
         """Routes whose actions have not come yet."""
         self.parked = True
         """Waits for leave to begin a block."""
+        self._reset_row: int | None = None
+        """The row, in the block being filled, that the batch was reset at; None: in one before."""
 
     def reset(self) -> None:
         """Begin an episode in every env."""
-        self.env.reset([lanes.carry_rows() for lanes in self.lanes])
+        rows = [lanes.carry_rows() for lanes in self.lanes]
+        self._reset_row = self.burn_in
+        try:
+            self.env.reset(rows)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+            self._recover(error, -1, rows)
 
     def begin(self) -> bool:
         """Begin a block on every route; False while one of them has no leave to."""
+        if self.is_out:
+            return False
         granted = [lanes.acquire() for lanes in self.lanes]  # every route, also after a refusal
         if not all(granted):
             return False
@@ -57,14 +81,18 @@ class Group:
         for lanes in self.lanes:
             lanes.ask(self.index, self.row)
 
-    def step(self) -> None:
-        """Act: row `t` gets its outcome, row `t + 1` its observation."""
+    def step(self) -> bool:
+        """Act: row `t` gets its outcome, row `t + 1` its observation; False: the group is out."""
         t = self.row
-        self.env.step(
-            [lanes.actions(t) for lanes in self.lanes],
-            [lanes.outcome_rows(t) for lanes in self.lanes],
-            [lanes.observation_rows(t + 1) for lanes in self.lanes],
-        )
+        try:
+            self.env.step(
+                [lanes.actions(t) for lanes in self.lanes],
+                [lanes.outcome_rows(t) for lanes in self.lanes],
+                [lanes.observation_rows(t + 1) for lanes in self.lanes],
+            )
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+            self._recover(error, t, [lanes.observation_rows(t + 1) for lanes in self.lanes])
+        return not self.is_out
 
     def observe(self) -> list[Episode]:
         """Take in what the step brought; returns the episodes that ended."""
@@ -91,7 +119,18 @@ class Group:
         """Send the full blocks and wait for leave to begin the next."""
         for lanes in self.lanes:
             lanes.cut()
-        self.parked = True
+        self.parked, self._reset_row = True, None
+
+    def locate(self, variables: Mapping[str, Any], what: str) -> EnvFault:
+        """The batch, which hangs in a method called by this."""
+        t = int(variables.get("t", -1))
+        return self._batch_fault(what, "hang", t)
+
+    def repro(self, fault: EnvFault) -> Repro | None:
+        """What a file needs to show a fault again; None where it is not known how envs are built."""
+        if self.quarantine is None:
+            return None
+        return Repro.of(fault, self.quarantine.origin, self.env.spec)
 
     def save(self) -> Arrays:
         """Env, carried rows, place in the block, episode accounts."""
@@ -106,6 +145,9 @@ class Group:
             state |= {f"{number}.episodes.{name}": array for name, array in episodes.items()}
             opponents = lanes.opponents.save()
             state |= {f"{number}.opponents.{name}": array for name, array in opponents.items()}
+        if self.quarantine is not None:
+            failures = self.quarantine.save()
+            state |= {f"quarantine.{name}": array for name, array in failures.items()}
         return state
 
     def load(self, state: Mapping[str, np.ndarray]) -> bool:
@@ -119,6 +161,14 @@ class Group:
             np.copyto(lanes.carry.buffer, state[f"{number}.carry"])
             lanes.episodes.load(subset(state, f"{number}.episodes."))
             lanes.opponents.load(subset(state, f"{number}.opponents."))
+        if self.quarantine is not None:
+            self.quarantine.load(subset(state, "quarantine."))
+            if self.quarantine.rebuilds:
+                self._replace_env(self.quarantine.remake(), self.burn_in)
+                self._reset_row = None
+            self._park(np.flatnonzero(self.quarantine.parked).tolist())
+        if self.is_out:
+            return True
         seen = [
             lanes.carry_rows() if lanes.grant is None else lanes.observation_rows(self.row)
             for lanes in self.lanes
@@ -134,3 +184,72 @@ class Group:
             lanes.start_over(self.row)
         self.parked, self.unanswered = True, 0
         self.reset()
+
+    def _forget(self, envs: np.ndarray, t: int) -> None:
+        """Nothing came of row `t` in these envs, `[E]` bool: their episodes under way are lost."""
+        if t < 0:
+            return
+        for lanes in self.lanes:
+            ends = lanes.outcome_rows(t)
+            for array in (ends.reward, ends.terminated, ends.truncated):
+                array[envs] = 0
+        living = reduce(np.logical_or, [lanes.living(t) for lanes in self.lanes])
+        for lanes in self.lanes:
+            lanes.forget(envs & living, t)
+
+    def _park(self, envs: Sequence[int]) -> None:
+        """Play these envs no more; where none is left the group is out, and gives its blocks back."""
+        if self.quarantine is None or not len(envs):
+            return
+        if isinstance(self.env, Quarantines):
+            for e in envs:
+                self.env.park(e)
+        self.is_out = bool(self.quarantine.parked.all())
+        if self.is_out:
+            for lanes in self.lanes:
+                lanes.give_back()
+            self.parked, self.unanswered = True, 0
+            self.env.close()
+
+    def _replace_env(self, env: Env, row: int) -> None:
+        super()._replace_env(env, row)
+        self._reset_row = row
+
+    def _episodes_at(self, t: int) -> np.ndarray:
+        """`[E]`: number of the episode of each env at row `t`."""
+        episodes = [
+            lanes.carry["episode"] if lanes.grant is None else lanes.block.episodes_at(t)
+            for lanes in self.lanes
+        ]
+        by_env = [n.reshape(self.env.spec.num_envs, -1) for n in episodes]
+        return np.concatenate(by_env, axis=1).max(axis=1)
+
+    def _batch_fault(self, what: str, kind: str, t: int) -> EnvFault:
+        """What is wrong with the whole batch: of its actions, those that this block holds."""
+        spec, start = self.env.spec, self._reset_row or self.burn_in
+        columns: dict[int, np.ndarray] = {}
+        for lanes in self.lanes:
+            for column, agent in enumerate(lanes.ends.agents):
+                taken = [lanes.actions(row)[:, column] for row in range(start, t + 1)]
+                shape = (len(taken), spec.num_envs, *lanes.ends.agent.action.field.shape)
+                columns[agent] = np.array(taken).reshape(shape)
+        actions = {name: columns[number] for number, name in enumerate(spec.agents)}
+        seed = self.quarantine.origin.seed if self.quarantine is not None else -1
+        last = self._first_env + spec.num_envs - 1
+        return EnvFault(
+            env=None,
+            kind=kind,
+            what=what,
+            message=(
+                f"env {spec.name!r} {what}; they are envs {self._first_env} to {last} of the run "
+                f"(lanes 0 to {spec.num_envs - 1} of their batch, stepped together), seed {seed} of "
+                f"the batch, row {t} of its block"
+            ),
+            seed=seed,
+            episode=0,
+            step=max(t + 1 - start, 0),
+            actions=actions,
+            note=""
+            if self._reset_row is not None
+            else "the batch is older than the block whose actions are here",
+        )

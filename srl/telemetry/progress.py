@@ -10,7 +10,7 @@ from srl.telemetry.bottleneck import name_bottleneck
 from srl.telemetry.memory import Memory
 
 _WINDOW = 100
-_TOTALS = ("env_steps", "agent_steps")
+_TOTALS = ("env_steps", "agent_steps", "env_failures", "env_rebuilds", "envs_parked")
 
 
 class PolicyProgress:
@@ -224,7 +224,7 @@ class Progress:
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Go on from what `to_dict` returned; policies that were not there begin at 0."""
-        self.base = {name: int(data["totals"][name]) for name in _TOTALS}
+        self.base = {name: int(data["totals"].get(name, 0)) for name in _TOTALS}
         for name, policy in self.policies.items():
             if name in data["policies"]:
                 policy.load(data["policies"][name])

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from srl.core.errors import StreamError
-from srl.core.telemetry import EvaluatedVersion
+from srl.core.telemetry import EvaluatedVersion, Note
 
 _LENGTH = struct.Struct("<I")
 _MAX_BYTES = 256 << 20
@@ -162,6 +162,13 @@ class Evaluated(msgspec.Struct, tag=True):
     result: EvaluatedVersion
 
 
+class Noted(msgspec.Struct, tag=True):
+    """From a worker: something went wrong and was dealt with; the run goes on."""
+
+    worker: str
+    note: Note
+
+
 class Failure(msgspec.Struct, tag=True):
     """A worker raised, or died without a word."""
 
@@ -207,6 +214,7 @@ Message = (
     | Ready
     | Report
     | Evaluated
+    | Noted
     | Failure
     | Accounts
     | Stopped

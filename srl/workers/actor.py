@@ -7,8 +7,10 @@ import numpy as np
 
 from srl.core.arrays import Arrays, subset
 from srl.core.env import Env
+from srl.core.errors import EnvError
 from srl.core.telemetry import Telemetry
 from srl.rollout.lanes import RouteEnds
+from srl.rollout.quarantine import Quarantine, Recovery
 from srl.rollout.ring import Group
 
 
@@ -22,8 +24,15 @@ class Actor:
     """
 
     def __init__(
-        self, name: str, envs: Sequence[Env], routes: Sequence[RouteEnds], *, first_env: int
+        self,
+        name: str,
+        envs: Sequence[Env],
+        routes: Sequence[RouteEnds],
+        *,
+        first_env: int,
+        recovery: Recovery | None = None,
     ) -> None:
+        """Step `envs`, one batch a group; by a `recovery` those that fail are built again."""
         self.name = name
         self.telemetry = Telemetry()
         self.waiting = "wait_for_credit"
@@ -31,14 +40,18 @@ class Actor:
         self._is_restored = False
         self._ring: list[Group] = []
         for index, env in enumerate(envs):
-            self._ring.append(Group(index, env, routes, first_env))
-            first_env += env.spec.num_envs
+            num_envs = env.spec.num_envs
+            quarantine = recovery and Quarantine(recovery, self.telemetry, index, num_envs)
+            self._ring.append(Group(index, env, routes, first_env, quarantine))
+            first_env += num_envs
 
     def open(self) -> None:
         """Begin the first episodes, unless they were brought back."""
         if not self._is_restored:
             for group in self._ring:
-                group.reset()
+                with self.telemetry.time("env"):
+                    group.reset()
+        self._check_out()
 
     def step(self) -> bool:
         """Move every group on that can move; False where all of them wait."""
@@ -99,7 +112,10 @@ class Actor:
         """Step the env, observe, and ask for the next actions or send the full block."""
         telemetry = self.telemetry
         with telemetry.time("env"):
-            group.step()
+            goes_on = group.step()
+        if not goes_on:
+            self._check_out()
+            return
         with telemetry.time("observe"):
             telemetry.episodes += group.observe()
             env_steps, agent_steps = group.transitions()
@@ -115,3 +131,14 @@ class Actor:
 
     def _all_parked(self) -> bool:
         return all(group.parked for group in self._ring)
+
+    def _check_out(self) -> None:
+        """Raise EnvError where no group has an env left to play."""
+        if all(group.is_out for group in self._ring):
+            num_envs = sum(group.env.spec.num_envs for group in self._ring)
+            last = next((g.last_error for g in self._ring if g.last_error is not None), None)
+            raise EnvError(
+                f"all {num_envs} envs of {self.name} keep failing and are parked; mend the env "
+                "(errors/ has files for srl repro), or raise --env.max-failures; the last failure: "
+                f"{last}"
+            ) from last

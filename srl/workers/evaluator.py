@@ -1,7 +1,7 @@
 """The evaluator: plays pinned versions beside the training, keeps their weights, and reports."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from srl.core.arrays import Arrays, subset
-from srl.core.env import Env
 from srl.core.streams import ParameterSubscriber
 from srl.core.telemetry import EvaluatedVersion, Telemetry
 from srl.learning.versions import Version, write_weights
 from srl.rollout.match import Match, Player
+from srl.rollout.quarantine import Quarantine, Recovery
 
 
 class Evaluator:
@@ -30,7 +30,7 @@ class Evaluator:
     def __init__(
         self,
         name: str,
-        make_env: Callable[[], Env],
+        recovery: Recovery,
         players: Sequence[Player],
         parameters: Mapping[str, ParameterSubscriber],
         *,
@@ -38,10 +38,13 @@ class Evaluator:
         every: int,
         folder: Path,
     ) -> None:
-        """Evaluate `players`, whose weights come by the `parameters` of the same name."""
+        """Evaluate `players`, whose weights come by the `parameters` of the same name.
+
+        By `recovery` their envs are built, and built again where they fail.
+        """
         self.name = name
         self.telemetry = Telemetry()
-        self._make_env = make_env
+        self._recovery = recovery
         self._players = players
         self._parameters = parameters
         self._episodes_per_lane = episodes_per_lane
@@ -101,9 +104,7 @@ class Evaluator:
         for player in self._players:
             player.policy.load_weights(subset(state, f"weights.{player.name}."))
             player.policy.load(subset(state, f"policy.{player.name}."))
-        match = self._match = Match(
-            self._make_env(), self._players, episodes_per_lane=self._episodes_per_lane
-        )
+        match = self._match = self._make_match()
         same = np.array_equal(state["shape"], self._shape(match))
         if not (same and match.load(subset(state, "match."))):
             self.telemetry.counters["evaluations_started_over"] += 1
@@ -130,9 +131,17 @@ class Evaluator:
         """Begin in envs of their own, so that every version plays the same episodes."""
         self._leave()
         with self.telemetry.time("env"):
-            env = self._make_env()
-            self._match = Match(env, self._players, episodes_per_lane=self._episodes_per_lane)
+            self._match = self._make_match()
             self._match.begin()
+
+    def _make_match(self) -> Match:
+        env = self._recovery.make(self._recovery.origin(0, 0))
+        return Match(
+            env,
+            self._players,
+            episodes_per_lane=self._episodes_per_lane,
+            quarantine=Quarantine(self._recovery, self.telemetry, 0, env.spec.num_envs),
+        )
 
     def _finish(self, match: Match) -> None:
         """Keep every policy that counts, and say what it is worth."""

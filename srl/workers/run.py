@@ -40,6 +40,7 @@ from srl.transport.control import (
     Evaluated,
     Failure,
     Message,
+    Noted,
     Preempted,
     Ready,
     Report,
@@ -49,6 +50,7 @@ from srl.transport.control import (
 )
 from srl.transport.slots import SlotTable
 from srl.workers.saving import Ledgers, Saver
+from srl.workers.watchdog import Hang, Watched, watch
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ _WAIT_MILLISECONDS = 200
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LIFE_BITS = 48
 """Above the versions of a run."""
+HUNG = 4
+"""Exit code of a worker whose env did not come back."""
 _ACTOR_NICENESS = 5
 """Where actors keep every core busy, who answers all of them must not wait its turn for one."""
 
@@ -86,7 +90,10 @@ def main(fd: int) -> int:
             worker = _build(configure, plan, buffers, group)
             if published is not None:
                 worker.follow(published)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
-            return _run(configure, worker, lambda: _ledgers(plan, worker.name, buffers), channel)
+            with _watched(configure, worker, plan, channel):
+                return _run(
+                    configure, worker, lambda: _ledgers(plan, worker.name, buffers), channel
+                )
     except Exception as error:  # noqa: BLE001 - the one place that reports a worker's error
         return _fail(configure, error, channel)
 
@@ -119,6 +126,22 @@ def _run(
     finally:
         worker.close()
     return 0
+
+
+def _watched(
+    configure: Configure, worker: Worker, plan: Plan, channel: Channel
+) -> contextlib.AbstractContextManager[object]:
+    """End this process, with a last word, where an env does not come back."""
+
+    def on_hang(hang: Hang) -> None:
+        report = report_of(worker, configure.incarnation)
+        for message in (report, *notes_of(worker), *hang.messages(configure.incarnation)):
+            channel.send(message)
+        os._exit(HUNG)
+
+    has_envs = plan.worker(worker.name).kind in ("actor", "evaluator")
+    seconds = plan.experiment["env"]["timeout_seconds"] if has_envs else None
+    return watch([Watched(worker.name, worker.telemetry)], seconds, on_hang, is_alone=True)
 
 
 def _fail(configure: Configure, error: Exception, channel: Channel) -> int:
@@ -155,6 +178,11 @@ def report_of(worker: Worker, incarnation: int = 1) -> Report:
 def evaluations_of(worker: Worker) -> list[Evaluated]:
     """What the worker has evaluated since it was last asked."""
     return [Evaluated(worker.name, result) for result in worker.telemetry.take_evaluations()]
+
+
+def notes_of(worker: Worker) -> list[Noted]:
+    """What went wrong with the worker, and was dealt with, since it was last asked."""
+    return [Noted(worker.name, note) for note in worker.telemetry.take_notes()]
 
 
 def _wait_for_configure(channel: Channel) -> Configure:
@@ -268,7 +296,7 @@ class _Loop:
             _preemption.is_news = False
             self._channel.send(Preempted(self._worker.name))
         self._channel.send(self._new_report())
-        for message in evaluations_of(self._worker):
+        for message in (*evaluations_of(self._worker), *notes_of(self._worker)):
             self._channel.send(message)
 
     def finish(self) -> None:

@@ -58,7 +58,7 @@ def test_local_launcher_says_that_other_ranks_draw_anew(tmp_path: Path) -> None:
 def test_inline_launcher_loses_only_what_envs_do(evaluators: int) -> None:
     plan = plan_of("inline", evaluators=evaluators)
     exact, lossy = (
-        InlineLauncher(p, lambda: False)
+        InlineLauncher(p, lambda: False, lambda _: None)
         for p in (plan, msgspec.structs.replace(plan, env_restores=LOST))
     )
     assert exact.contract()[1] == []

@@ -48,8 +48,18 @@ def faulty_later(tmp_path: Path, fault: str, *options: str) -> tuple[int, dict]:
 
 
 @pytest.mark.parametrize("fault", ["step", "exit", "nan"])
-def test_env_that_fails_in_the_evaluation_fails_the_run(tmp_path, capfd, fault):
-    code, summary = faulty_later(tmp_path, fault)
+def test_env_that_fails_in_the_evaluation_plays_another_episode(tmp_path, fault):
+    code, summary = faulty_later(tmp_path, fault)  # each of its 20 envs, in its fifth episode
+    assert code == 0
+    assert summary["status"] == "completed"
+    assert summary["eval_return"] == 10
+    notes = (tmp_path / "run" / "errors" / "notes.txt").read_text()
+    assert notes.count("evaluator-0: env ") == 20
+
+
+@pytest.mark.parametrize("fault", ["step", "exit", "nan"])
+def test_env_that_keeps_failing_in_the_evaluation_fails_the_run(tmp_path, capfd, fault):
+    code, summary = faulty_later(tmp_path, fault, "--env.max-failures", "0")
     assert code == 3
     assert summary["status"] == "failed"
     assert "Faulty" in summary["reason"]
@@ -58,14 +68,14 @@ def test_env_that_fails_in_the_evaluation_fails_the_run(tmp_path, capfd, fault):
 
 
 @pytest.mark.parametrize("launcher", ["inline", "local"])
-def test_env_that_fails_beside_the_training_fails_the_run(start_run, launcher):
-    words = ["--launcher", launcher, "--evaluation.count", "1", "--stop.env-steps", "100000000"]
+def test_env_that_fails_beside_the_training_is_rebuilt(start_run, launcher):
+    words = ["--launcher", launcher, "--evaluation.count", "1", "--evaluation.episodes", "40"]
     run = start_run(FAULTY, *words, "--env.options", '{"fault": "evaluation"}')
-    assert run.wait() == 3
-    assert run.summary["status"] == "failed"
-    assert run.summary["reason"].startswith("evaluator-0: env")
-    assert "env 1000000 of the run" in run.summary["reason"]
-    assert (run.folder / "errors" / "evaluator-0.txt").exists()
+    assert run.wait() == 0
+    assert run.summary["status"] == "completed"
+    notes = (run.folder / "errors" / "notes.txt").read_text()
+    assert "evaluator-0: env" in notes
+    assert "env 1000000 of the run" in notes
     run.assert_nothing_left()
 
 

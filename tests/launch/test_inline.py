@@ -36,6 +36,7 @@ CARTPOLE = {
     "algorithm__batch_size": 256,
     "algorithm__epochs": 2,
 }
+BAD_ENVS = Path(__file__).parents[1] / "bad_envs.py"
 SEPARATE = f"{Path(__file__).parent / 'auditing.py'}:separate"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "identity, staleness 0": ("auditing", TOY | {"seed": 1, "max_staleness": 0}),
@@ -109,6 +110,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "masked": ("auditing", TOY | {"seed": 15, "env__name": "toy/masked"}),
+    "envs that fail, some parked": (
+        "auditing",
+        TOY
+        | {
+            "seed": 12,  # with which the first episodes, that are probed, are whole
+            "env__name": f"{BAD_ENVS}:Failing",
+            "env__options": '{"every": 8, "length": 9, "counts": false}',
+            "env__max_failures": 3,
+        },
+    ),
+    "batch that breaks": (
+        "auditing",
+        TOY | {"seed": 18, "env__name": f"{BAD_ENVS}:Breaking", "env__options": '{"at": 70}'},
+    ),
     "match, two policies": (SEPARATE, TOY | {"seed": 11, "max_staleness": 1}),
     "cartpole, staleness 0": ("cartpole", CARTPOLE | {"seed": 6, "max_staleness": 0}),
     "cartpole, staleness 1": ("cartpole", CARTPOLE | {"seed": 7, "stop__env_steps": 10_000}),
@@ -218,6 +233,17 @@ def test_rows_are_what_the_trainer_computes_again_and_as_fresh_as_asked(
         rows = metrics(reference(case))
         assert all(row.get("audit_max_difference", 0) < 1e-5 for row in rows)
     assert summary(reference(case))["staleness_max"] <= CASES[case][1].get("max_staleness", 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "parks"), [("envs that fail, some parked", True), ("batch that breaks", False)]
+)
+def test_envs_failed_as_the_case_says(case: str, parks: bool, reference: Any) -> None:
+    facts = summary(reference(case))
+    assert facts["status"] == "completed"
+    assert facts["env_failures"] >= 8
+    assert facts["env_failures"] == facts["env_rebuilds"] + facts["envs_parked"]
+    assert (0 < facts["envs_parked"] < 16) if parks else facts["envs_parked"] == 0
 
 
 def test_run_with_another_seed_differs(reference: Any, auditing: str, tmp_path: Path) -> None:

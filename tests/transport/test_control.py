@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srl.core.errors import StreamError
-from srl.core.telemetry import EvaluatedVersion
+from srl.core.telemetry import EvaluatedVersion, Note
 from srl.transport.control import (
     Accounts,
     Backup,
@@ -17,6 +17,7 @@ from srl.transport.control import (
     Evaluated,
     Failure,
     Message,
+    Noted,
     Part,
     Preempted,
     Ready,
@@ -57,6 +58,7 @@ MESSAGES = [
     Backup("/run/checkpoints", 3, b"{}"),
     Preempted("actor-0"),
     Evaluated("evaluator-0", EvaluatedVersion("main", 3, 1.5, 0.5, 20, 1e9, "ab" * 32, "x")),
+    Noted("actor-0", Note("env 3 raised", "Traceback ...", (("repro-env-3.json", "{}"),))),
     Failure("actor-0", "it broke", "Traceback ...", is_user_error=True),
     Accounts({"main": {"sent": 3}}),
     Stopped({"main": {"sent": 3}}),

@@ -2,9 +2,12 @@ import numpy as np
 import pytest
 
 from srl.core.env import EnvRequest
+from srl.core.experiment import EnvConfig
+from srl.core.repro import EnvOrigin
 from srl.envs.toy import ToyFamily
 from srl.learning.versions import VersionStore, read_weights
 from srl.rollout.match import Match, Player
+from srl.rollout.quarantine import Recovery
 from srl.streams.parameters.inline import InlineParameters
 from srl.testing.fakes import FakePolicy
 from srl.workers.evaluator import Evaluator
@@ -39,6 +42,9 @@ class Envs:
         return env
 
 
+ORIGIN = EnvOrigin(config=EnvConfig(name="toy/counter"), seed=0, first_env=0)
+
+
 def player(env, name="main", agents=(0,), counts=True):
     agent = next(iter(env.spec.agents.values()))
     return Player(name, agent, FakePolicy(agent), agents, counts)
@@ -48,7 +54,7 @@ def make(folder, parameters, envs, *, every=1, episodes=2):
     policy = player(envs())
     return Evaluator(
         "evaluator-0",
-        envs,
+        Recovery(lambda *_: ORIGIN, lambda _: envs()),
         [policy],
         {"main": parameters},
         episodes_per_lane=episodes,
@@ -179,7 +185,7 @@ def test_several_policies_are_played_together_and_kept_apart(tmp_path):
     players = [player(envs(), "red", (0, 2)), player(envs(), "blue", (1,))]
     evaluator = Evaluator(
         "evaluator-0",
-        envs,
+        Recovery(lambda *_: ORIGIN, lambda _: envs()),
         players,
         {"red": red, "blue": blue},
         episodes_per_lane=1,
@@ -206,7 +212,7 @@ def test_policy_that_does_not_count_plays_but_is_not_reported(tmp_path):
     players = [player(envs(), "main", (0,)), player(envs(), "frozen", (1,), counts=False)]
     evaluator = Evaluator(
         "evaluator-0",
-        envs,
+        Recovery(lambda *_: ORIGIN, lambda _: envs()),
         players,
         {"main": parameters},
         episodes_per_lane=2,

@@ -141,7 +141,7 @@ class ToyEnv:
             seed=request.seed,
             env=request.first_env + np.arange(request.num_envs)[:, None],
             agent=np.arange(num_agents)[None],
-            episode=column - 1,
+            episode=column + request.first_episode - 1,
             step=column,
         )
         self._state = game.start(self._now)

@@ -1,0 +1,101 @@
+"""Envs that hang or crash in real runs: the run ends with a reason, or goes on; and says which env."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from srl import cli
+
+HERE = Path(__file__).parents[1]
+FAULTY = f"{HERE / 'bad_envs.py'}:experiment"
+FAILING = f"{HERE / 'bad_envs.py'}:Failing"
+DEADLINE_SECONDS = 90
+SEED = "4"  # with which the first episodes, that are probed, are whole
+
+
+def failing(**options: Any) -> list[str]:
+    given = json.dumps({"every": 5, "counts": False, **options})
+    return ["--env.name", FAILING, "--env.options", given, "--seed", SEED]
+
+
+def test_hang_inline_ends_the_run_with_its_reason(start_run: Any) -> None:
+    words = ["--launcher", "inline", "--env.timeout-seconds", "2"]
+    run = start_run(FAULTY, *words, *failing(how="hang"))
+    assert run.wait() == 3
+    assert run.summary["status"] == "failed"
+    reason = run.summary["reason"]
+    assert reason.startswith(f"actor-0: env '{FAILING}' did not come back for 2 s")
+    for word in ("lane", "seed", "step 2", "last action", "row"):
+        assert word in reason
+    assert "time.sleep" in (run.folder / "errors" / "actor-0.txt").read_text()
+    (repro,) = (run.folder / "errors").glob("repro-*.json")
+    assert repro.name in run.output
+    run.assert_nothing_left()
+
+
+def test_hang_of_an_actor_ends_its_process_with_a_last_word(start_run: Any) -> None:
+    words = ["--launcher", "local", "--env.timeout-seconds", "2", "--restarts.actors", "0"]
+    run = start_run(FAULTY, *words, *failing(how="hang"))
+    assert run.wait() == 3
+    assert run.summary["status"] == "failed"
+    assert run.summary["reason"].startswith(f"actor-0: env '{FAILING}' did not come back for 2 s")
+    assert "time.sleep" in (run.folder / "errors" / "actor-0.txt").read_text()
+    assert "time.sleep" in (run.folder / "logs" / "actor-0.log").read_text()
+    run.assert_nothing_left()
+    (repro,) = (run.folder / "errors").glob("repro-*.json")
+    again = subprocess.run(
+        [sys.executable, "-m", "srl.cli", "repro", str(repro), "--timeout-seconds", "1"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert again.returncode == 0, again
+    assert "reproduced: hang" in again.stdout
+
+
+def test_run_goes_on_where_an_env_hangs(start_run: Any, assert_ledger_adds_up: Any) -> None:
+    words = ["--launcher", "local", "--env.timeout-seconds", "1", "--evaluation.episodes", "0"]
+    words += ["--stop.env-steps", "2000", "--restarts.wait-seconds", "0"]
+    run = start_run(FAULTY, *words, *failing(how="hang", length=9, every=60))
+    assert run.wait() == 0
+    assert run.summary["status"] == "completed"
+    assert run.summary["worker_restarts"] >= 1
+    assert "did not come back for 1 s" in (run.folder / "errors" / "notes.txt").read_text()
+    assert_ledger_adds_up(run.summary)
+    run.assert_nothing_left()
+
+
+def test_hang_in_the_final_evaluation_ends_the_run(start_run: Any) -> None:
+    # of the 20 envs of the evaluation some hang, of the two that train none
+    words = ["--actors.envs", "2", "--algorithm.batch-size", "16", "--stop.env-steps", "16"]
+    words += ["--launcher", "inline", "--env.timeout-seconds", "2"]
+    run = start_run(FAULTY, *words, *failing(how="hang"))
+    assert run.wait() == 3
+    assert run.summary["reason"].startswith("evaluator-0: env ")
+    assert "of the run (lane" in run.summary["reason"]
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("inference", ["inline", "shm"])
+def test_run_goes_on_where_envs_crash(
+    start_run: Any, assert_ledger_adds_up: Any, inference: str
+) -> None:
+    words = ["--launcher", "local", "--inference", inference, "--actors.count", "2"]
+    run = start_run(FAULTY, *words, *failing(length=9), "--env.max-failures", "10")
+    assert run.wait() == 0
+    assert run.summary["status"] == "completed"
+    assert run.summary["env_failures"] == run.summary["env_rebuilds"] > 10
+    assert run.summary["envs_parked"] == 0
+    assert_ledger_adds_up(run.summary)
+    notes = (run.folder / "errors" / "notes.txt").read_text()
+    assert "actor-0: env" in notes
+    assert "actor-1: env" in notes
+    assert run.output.count("it is rebuilt") == notes.count("it is rebuilt")
+    run.assert_nothing_left()
+    repro = sorted((run.folder / "errors").glob("repro-env-*.json"))[0]
+    assert cli.main(["repro", str(repro)]) == 0
