@@ -150,12 +150,22 @@ def what_is_left(folder: Path) -> str:
     names = os.listdir(folder)
     if any(name.endswith(".removing") for name in names):
         return "removing"
-    if any(name.partition(".")[0] not in names for name in names if name[0] != "."):
-        return "replacing"
     for name in names:
         if name.endswith(".writing"):
-            return f"writing, {len(os.listdir(folder / name))} files"
+            files = os.listdir(folder / name)
+            return "replacing" if is_replacing(folder / name) else f"writing, {len(files)} files"
     return "between two"
+
+
+def is_replacing(aside: Path) -> bool:
+    """Whether the one of the same version was put away for the one in `aside`, which is whole."""
+    try:
+        manifest = json.loads((aside / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return False
+    name = f"{manifest['version']:08d}"
+    before = aside.parent / f"{name}.{manifest['serial']}"
+    return before.exists() and not (aside.parent / name).exists()
 
 
 class Trial:
@@ -206,13 +216,13 @@ def kill_at_random(folder: Path, kills: int, seed: int) -> dict[str, object]:
 
 
 def kill_at_every_operation(folder: Path, seed: int) -> dict[str, object]:
-    """Kill before the 1st operation, before the 2nd, ... until three checkpoints were whole."""
+    """Kill before the 1st operation, before the 2nd, ... until a victim wrote six checkpoints."""
     trial, number = Trial(folder), 0
     while not trial.failures:
         number += 1
         told, status = bury(*start_victim(folder, seed + number % 7, dies_at=number))
         trial.after((told, status), f"operation {number} of seed {seed}")
-        if len(told) >= 3:
+        if len(told) >= 6:
             break
     return trial.result()
 
