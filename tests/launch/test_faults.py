@@ -13,6 +13,12 @@ from srl.learning.checkpoint import read_checkpoint
 
 LONG = ("--launcher", "local", "--inference", "shm", "--stop.env-steps", "100000000")
 KILL_SECONDS = 10.0
+
+
+def slow(value: str) -> Any:
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 KINDS = ("actors", "policies", "trainers", "evaluators")
 NEVER_AGAIN = tuple(word for kind in KINDS for word in (f"--restarts.{kind}", "0"))
 
@@ -26,7 +32,7 @@ def moments() -> random.Random:
 
 
 @pytest.mark.parametrize(
-    "victim", ["actor-0", "policy-0", "trainer-0", "evaluator-0", "node-agent"]
+    "victim", ["actor-0", slow("policy-0"), "trainer-0", slow("evaluator-0"), "node-agent"]
 )
 def test_run_fails_when_one_process_is_killed(
     victim: str, auditing: str, start_run: Any, moments: random.Random, assert_ledger_adds_up: Any
@@ -49,7 +55,7 @@ def test_run_fails_when_one_process_is_killed(
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("victim", ["actor-0", "policy-0", "trainer-0", "evaluator-0"])
+@pytest.mark.parametrize("victim", ["actor-0", "policy-0", "trainer-0", slow("evaluator-0")])
 def test_run_goes_on_when_a_worker_is_killed(
     victim: str, auditing: str, start_run: Any, moments: random.Random, assert_ledger_adds_up: Any
 ) -> None:
@@ -84,7 +90,7 @@ def test_run_goes_on_when_a_worker_is_killed(
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("told", ["node-agent", "actor-0", "trainer-0"])
+@pytest.mark.parametrize("told", ["node-agent", slow("actor-0"), "trainer-0"])
 def test_sigterm_to_any_process_ends_the_run_with_a_checkpoint(
     told: str, auditing: str, start_run: Any, assert_ledger_adds_up: Any
 ) -> None:

@@ -101,6 +101,7 @@ def test_host_without_control_groups_counts_for_itself(monkeypatch, tmp_path):
 LEAKY = f"{Path(__file__).parent / 'leaky.py'}:Leaky"
 
 
+@pytest.mark.slow
 def test_run_with_a_leaking_env_goes_on_and_names_it(start_run, wait_until):
     run = start_run(
         LEAKY,

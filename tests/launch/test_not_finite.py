@@ -38,7 +38,7 @@ def kept(folder: Path) -> list[tuple[dict[str, np.ndarray], dict[str, Any]]]:
     [
         ("inline", "obs", "NaN"),
         ("inline", "reward", "-Infinity"),
-        ("two trainers", "obs", "NaN"),
+        pytest.param("two trainers", "obs", "NaN", marks=slow),
         pytest.param("local", "reward", "Infinity", marks=slow),
         pytest.param("policy worker", "obs", "-Infinity", marks=slow),
     ],

@@ -81,7 +81,7 @@ def test_hang_in_the_final_evaluation_ends_the_run(start_run: Any) -> None:
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("inference", ["inline", "shm"])
+@pytest.mark.parametrize("inference", ["inline", pytest.param("shm", marks=pytest.mark.slow)])
 def test_run_goes_on_where_envs_crash(
     start_run: Any, assert_ledger_adds_up: Any, inference: str
 ) -> None:

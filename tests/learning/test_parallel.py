@@ -128,5 +128,6 @@ def _miss(folder, rank):
         _join(folder, rank)
 
 
+@pytest.mark.slow  # torch itself waits
 def test_rank_that_never_comes_is_an_error(tmp_path):
     _run(_miss, tmp_path)

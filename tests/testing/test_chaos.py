@@ -32,7 +32,11 @@ def test_every_rule_holds_in_every_schedule(part: int):
 
 
 @pytest.mark.parametrize(
-    "topology", [pytest.param(n, id=name) for n, name in enumerate(sorted(TOPOLOGIES))]
+    "topology",
+    [
+        pytest.param(n, id=name, marks=[pytest.mark.slow] if n in {0, 2} else [])
+        for n, name in enumerate(sorted(TOPOLOGIES))
+    ],
 )
 def test_every_rule_holds_in_a_real_run(topology: int):
     seed = FIRST * len(TOPOLOGIES) + topology
