@@ -74,11 +74,13 @@ def test_run_stops_and_names_the_env(launcher: str, fault: str, value: str, star
 def test_batch_is_skipped_and_the_run_goes_on(
     launcher: str, start_run: Any, assert_ledger_adds_up: Any
 ) -> None:
-    run = start_run(UNFINITE, *LAUNCHERS[launcher], "--on-nan", "skip")
+    # an actor that a busy machine holds back may neither be too late nor have its block dropped
+    patient = ("--max-staleness", "8", "--stop.env-steps", "6000")
+    run = start_run(UNFINITE, *LAUNCHERS[launcher], *patient, "--on-nan", "skip")
     assert run.wait() == 0, run.output
     summary, rows = run.summary, run.rows()
     assert summary["status"] == "completed"
-    assert summary["env_steps"] >= 2000
+    assert summary["env_steps"] >= 6000
     assert_ledger_adds_up(summary)
     assert summary["skipped_batches"] == rows[-1]["skipped_batches"] == 1
     assert summary["policies"]["main"]["skipped_batches"] == 1
