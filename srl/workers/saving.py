@@ -1,14 +1,17 @@
 """A trainer's side of checkpoints: it copies its state between two batches, and a thread writes it."""
 
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from srl.core.errors import SrlError
+from srl.core.errors import SrlError, StreamError
 from srl.core.worker import Worker
 from srl.transport.control import Channel, Copied, Part, Report, Save, Saved, SaveFailed
+
+log = logging.getLogger(__name__)
 
 Ledgers = dict[str, dict[str, int]]
 """Policy to what has become of its blocks."""
@@ -39,12 +42,21 @@ class Saver:
         self._answer: Saved | SaveFailed | None = None
 
     def save(self, order: Save) -> None:
-        """Copy the worker's state of now and have it written; waits for one being written."""
+        """Copy the worker's state of now and have it written; waits for one being written.
+
+        A worker that was left by those it works with has no state: it is about to be ended, and the
+        order with it.
+        """
         self.finish()
         worker, ledgers = self._worker, self._ledgers()
         with worker.telemetry.time("checkpoint"):
+            try:
+                saved = worker.save()
+            except StreamError as error:  # whoever broke the stream is to be named, not this worker
+                log.warning("%s", error)
+                return
             # Learners may hand out their own arrays, and learn on in them.
-            state = {name: np.array(array, order="C") for name, array in worker.save().items()}
+            state = {name: np.array(array, order="C") for name, array in saved.items()}
         version = int(worker.version)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
         self._channel.send(self._report())  # what the manifest will say of this moment
         self._channel.send(Copied(worker.name, order.serial))

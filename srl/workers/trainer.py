@@ -152,9 +152,9 @@ class Trainer:
     def save(self) -> Arrays:
         """Learner, counters and — where blocks are part of checkpoints — what is staged."""
         if self._is_learning:
-            raise WorkerError(
+            raise StreamError(
                 f"{self.name} has nothing to save: the other ranks left it in the middle of a "
-                "version; resume goes on from the checkpoint before"
+                "version; what goes on, goes on from the checkpoint before"
             )
         state = {f"learner.{k}": v for k, v in self._learner.save().items()}
         state["counters"] = np.array([self.version, self._env_steps, self._train_samples], np.int64)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from srl.core.errors import StreamError
 from srl.core.telemetry import Telemetry
 from srl.learning import checkpoint
 from srl.learning.checkpoint import begin_checkpoint, commit_checkpoint, read_checkpoint
@@ -135,6 +136,17 @@ def test_copy_is_announced_at_once_and_the_part_when_it_is_there(setting):
     setting.saver.finish()
     setting.saver.report()
     assert setting.heard() == []
+
+
+def test_worker_that_was_left_by_its_group_does_not_answer_and_is_not_to_blame(setting, caplog):
+    def save():
+        raise StreamError("left in the middle of a version")
+
+    setting.worker.save = save
+    setting.saver.save(setting.order())
+    setting.saver.finish()
+    assert setting.heard() == []
+    assert "left in the middle of a version" in caplog.text
 
 
 def test_second_order_waits_for_the_first(setting, disk):

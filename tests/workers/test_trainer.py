@@ -214,7 +214,7 @@ def test_weights_that_are_not_finite_stop_the_trainer_and_are_not_published():
     with pytest.raises(WorkerError, match="weight is not finite after version 0"):
         made.trainer.step()
     assert made.parameters.latest() == 0
-    with pytest.raises(WorkerError, match="nothing to save"):
+    with pytest.raises(StreamError, match="nothing to save"):
         made.trainer.save()
     made.trainer.close()
 
@@ -434,7 +434,7 @@ def test_rank_left_while_learning_has_nothing_to_save():
         made.send(0, 0)
         assert not made.trainer.step()
         assert made.stream.blocks.table.ledger(consumer_lives=True).consumed == 2
-        with pytest.raises(WorkerError, match="nothing to save"):
+        with pytest.raises(StreamError, match="nothing to save"):
             made.trainer.save()
         made.trainer.close()
 
