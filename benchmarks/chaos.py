@@ -1,9 +1,10 @@
 """Chaos, as often as asked: simulated schedules and real runs; accumulates into chaos.json.
 
-    python benchmarks/chaos.py [--simulated 10000] [--real 200] [--seconds 20] [--out chaos.json]
+    python benchmarks/chaos.py [--simulated 10000] [--real 200] [--seconds 20] [--parallel N]
 
-Goes on where it stopped: seeds that are done are not done again. A failure prints the seed that
-replays it: `--seed N` runs that one alone, simulated and real.
+Goes on where it stopped: seeds that are done are not done again. N schedules, or real runs, go on at
+once (by default one a core); a real run is in a place of its own, and looks at nothing of the others.
+A failure prints the seed that replays it: `--seed N` runs that one alone, simulated and real.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from srl.testing.chaos.real import run_real
@@ -36,6 +37,38 @@ def simulate_many(first: int) -> tuple[list[dict], Counter, Counter]:
     return failed, seen, faults
 
 
+def real_one(seed: int, seconds: float) -> dict:
+    """What became of one real run."""
+    try:
+        outcome = run_real(seed, seconds=seconds)
+    except Exception as error:  # noqa: BLE001 - it is one failure, and the others go on
+        return {"seed": seed, "faults": [], "violations": [f"no outcome: {error!r}"]}
+    return {
+        "seed": seed,
+        "topology": outcome.topology,
+        "envs": outcome.envs,
+        "seconds": seconds,
+        "took": round(outcome.took, 1),
+        "faults": outcome.faults,
+        "broken_envs": outcome.broken,
+        "versions": outcome.versions,
+        "restarts": outcome.restarts,
+        "violations": [str(violation) for violation in outcome.violations],
+    }
+
+
+def totals(runs: list[dict]) -> dict:
+    """What real runs come to, all together."""
+    return {
+        "failed": sum(bool(run["violations"]) for run in runs),
+        "fewest_faults": min(len(run["faults"]) for run in runs),
+        "faults": dict(Counter(fault.partition(" ")[0] for run in runs for fault in run["faults"])),
+        "topologies": dict(Counter(run.get("topology") for run in runs)),
+        "broken_envs": sum(run.get("broken_envs", 0) for run in runs),
+        "restarts": sum(run.get("restarts", 0) for run in runs),
+    }
+
+
 def add(total: dict, part: Counter) -> dict:
     """Counts added up."""
     return dict(Counter(total) + part)
@@ -56,7 +89,7 @@ def main() -> int:
         return 0
     done = json.loads(options.out.read_text()) if options.out.exists() else {}
     done.setdefault("simulated", {"schedules": 0, "failed": [], "looked_at": {}, "faults": {}})
-    done.setdefault("real", {"runs": [], "failed": 0, "faults": 0})
+    done.setdefault("real", {"runs": []})
     done["host"] = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
     done["commit"] = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
@@ -79,26 +112,21 @@ def main() -> int:
                 flush=True,
             )
     real = done["real"]
-    for seed in range(len(real["runs"]), options.real):
-        outcome = run_real(seed, seconds=options.seconds)
-        told = [str(violation) for violation in outcome.violations]
-        real["runs"].append(
-            {
-                "seed": seed,
-                "topology": outcome.topology,
-                "faults": outcome.faults,
-                "versions": outcome.versions,
-                "restarts": outcome.restarts,
-                "violations": told,
-            }
-        )
-        real["failed"] += bool(told)
-        real["faults"] += len(outcome.faults)
-        write()
-        print(
-            f"real run {seed} ({outcome.topology}): {outcome.faults} {told or 'holds'}", flush=True
-        )
-    return 1 if simulated["failed"] or real["failed"] else 0
+    known = {run["seed"] for run in real["runs"]}
+    left = [seed for seed in range(options.real) if seed not in known]
+    with ProcessPoolExecutor(options.parallel) as pool:
+        started = [pool.submit(real_one, seed, options.seconds) for seed in left]
+        for future in as_completed(started):
+            run = future.result()
+            runs = sorted([*real["runs"], run], key=lambda r: r["seed"])
+            done["real"] = real = {**totals(runs), "runs": runs}
+            write()
+            print(
+                f"{len(runs)} real runs, {real['failed']} failed; seed {run['seed']} "
+                f"({run.get('topology')}): {run['faults']} {run['violations'] or 'holds'}",
+                flush=True,
+            )
+    return 1 if simulated["failed"] or real.get("failed") else 0
 
 
 if __name__ == "__main__":

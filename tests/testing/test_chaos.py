@@ -3,12 +3,15 @@
 import os
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from srl.core.streams import Delivery
 from srl.streams.inference.shm import ShmInferenceClient
 from srl.streams.samples.shm import ShmConsumer
+from srl.testing.chaos.broken import Lever, Single
 from srl.testing.chaos.checker import RULES, Checker
 from srl.testing.chaos.real import TOPOLOGIES, run_real
 from srl.testing.chaos.simulation import Outcome, simulate
@@ -44,7 +47,29 @@ def test_every_rule_holds_in_a_real_run(topology: int):
     told = [f"seed {seed}: {outcome.faults}", *map(str, outcome.violations)]
     assert not outcome.violations, "\n".join(told)
     assert len(outcome.faults) >= 3
+    assert outcome.broken <= sum(fault.startswith("break") for fault in outcome.faults)
     assert outcome.seen.keys() >= {"ends", "silent", "ledger", "stale", "back", "left"}
+
+
+def test_a_lever_breaks_one_env_once(tmp_path: Path):
+    lever, envs = Lever(tmp_path), [Single(str(tmp_path)) for _ in range(3)]
+    for env in envs:
+        env.reset(seed=1)
+    lever.pull("step raise")
+    assert lever.is_pulled
+    with pytest.raises(RuntimeError, match="broken in step"):
+        envs[1].step(0)
+    assert not lever.is_pulled
+    for env in envs:
+        env.step(0)
+    lever.pull("step nan")
+    assert np.isnan(envs[2].step(0)[0]).any()
+    lever.pull("reset raise")
+    envs[0].step(0)
+    with pytest.raises(RuntimeError, match="broken in reset"):
+        envs[0].reset(seed=1)
+    assert sorted(p.way for p in lever.pulled()) == ["reset raise", "step nan", "step raise"]
+    assert {p.pid for p in lever.pulled()} == {os.getpid()}
 
 
 def test_a_schedule_is_its_seed():

@@ -1,6 +1,7 @@
-"""Real runs with real faults: processes are killed, stopped and slowed down by a seeded schedule.
+"""Real runs with real faults: processes are killed, stopped and slowed down, and envs are broken.
 
-Everything a run is known by, is read from outside: its folder, its exit code, and /proc.
+All by a schedule that is drawn from a seed. Everything a run is known by, is read from outside, and is
+its own: several can go on at once.
 """
 
 import json
@@ -8,48 +9,35 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from srl.testing.chaos import broken
 from srl.testing.chaos.checker import SILENT_SECONDS, Checker, Violation
+from srl.testing.chaos.run import Run, send_signal, size_of
 from srl.transport.slots import Ledger
 
 _READY_SECONDS = 90.0
-_END_SECONDS = 90.0
 _FAULT_SECONDS = 2.5
 """Between two faults, on average."""
+_TICK_SECONDS = 0.05
+_LOOK_SECONDS = 0.5
 _MORE_DESCRIPTORS = 4
 _MORE_MEGABYTES = 20.0
 _MAX_STALENESS = 1
-_EXPERIMENT = (
-    *("toy/identity", "--launcher", "local", "--stop.env-steps", "1000000000"),
-    *(
-        "--actors.envs",
-        "8",
-        "--actors.count",
-        "2",
-        "--algorithm.batch-size",
-        "256",
-        "--algorithm.rollout",
-        "16",
-        "--algorithm.hidden",
-        "16",
-    ),
+_HANG_SECONDS = 3.0
+"""What a call of an env may take: less than a person would choose."""
+_TOLD_SECONDS = 10.0
+"""More than it takes until a hang that was noticed is told."""
+_OPTIONS = (
+    *("--launcher", "local", "--stop.env-steps", "1000000000"),
+    *("--actors.envs", "8", "--actors.count", "2", "--env.timeout-seconds", str(_HANG_SECONDS)),
+    *("--algorithm.batch-size", "256", "--algorithm.rollout", "16", "--algorithm.hidden", "16"),
     *("--algorithm.minibatch-size", "128", "--evaluation.episodes", "0"),
-    *(
-        "--max-staleness",
-        str(_MAX_STALENESS),
-        "--checkpoint.seconds",
-        "2",
-        "--restarts.wait-seconds",
-        "0.2",
-    ),
+    *("--max-staleness", str(_MAX_STALENESS), "--checkpoint.seconds", "2"),
+    *("--restarts.wait-seconds", "0.2"),
 )
 TOPOLOGIES = {
     "inline inference": (),
@@ -65,212 +53,174 @@ class RealOutcome:
 
     seed: int
     topology: str
+    envs: str
+    """`single` or `batch`: what of them breaks."""
     seconds: float
     faults: list[str] = field(default_factory=list)
+    broken: int = 0
+    """Envs that were to break, and did."""
     versions: int = 0
     restarts: int = 0
+    took: float = 0.0
+    """Seconds from its start until nothing was left of it."""
     violations: list[Violation] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
 
 
 def run_real(seed: int, *, seconds: float = 20.0, faults: int = 4) -> RealOutcome:
     """One run of so many seconds and faults; nothing of it is left, whatever happens."""
-    rng = random.Random(seed)
+    started = time.monotonic()
     name = sorted(TOPOLOGIES)[seed % len(TOPOLOGIES)]
-    outcome = RealOutcome(seed, name, seconds)
+    envs = sorted(broken.ENVS)[seed // len(TOPOLOGIES) % len(broken.ENVS)]
+    outcome = RealOutcome(seed, name, envs, seconds)
     checker = Checker(max_staleness=_MAX_STALENESS)
     place = Path(tempfile.mkdtemp(prefix="srlc-"))
-    run = _Run(place, ["train", *_EXPERIMENT, *TOPOLOGIES[name], "--seed", str(seed)])
-    shared = set(os.listdir("/dev/shm"))
+    levers = place / "levers"
+    levers.mkdir()
+    experiment = (broken.ENVS[envs], "--env.options", json.dumps({"folder": str(levers)}))
+    run = Run(place, ["train", *experiment, *_OPTIONS, *TOPOLOGIES[name], "--seed", str(seed)])
+    chaos = _Chaos(run, broken.Lever(levers), checker, random.Random(seed), outcome)
     try:
-        _disturb(run, checker, rng, outcome, faults)
+        chaos.disturb(faults)
+        ending = time.time()
         code = run.end()
         checker.must("ends", code == 0, f"exit code {code}: {run.output[-800:]}")
-        _judge(run, checker, outcome)
+        if outcome.faults:  # else it did not even begin, which is noted
+            chaos.judge(ending)
         checker.left("processes", run.wait_gone())
-        checker.left("sockets", [path.name for path in place.glob("tmp/srl-*")])
-        checker.left("shared memory", set(os.listdir("/dev/shm")) - shared)
+        checker.left("sockets", [path.name for path in run.temporary.glob("srl-*")])
+        checker.left("shared memory", run.shared_left())
     finally:
         run.kill_all()
         shutil.rmtree(place, ignore_errors=True)
     outcome.violations, outcome.seen = checker.violations, dict(checker.seen)
+    outcome.took = time.monotonic() - started
     return outcome
 
 
-class _Run:
-    """`srl` as a process, in a place of its own; its processes are known by their TMPDIR."""
+class _Chaos:
+    """What is done to one run."""
 
-    def __init__(self, place: Path, arguments: list[str]) -> None:
-        self.folder = place / "run"
-        self._log = place / "log"
-        self._mark = f"TMPDIR={place / 'tmp'}".encode()
-        (place / "tmp").mkdir()
-        with self._log.open("wb") as log:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "srl.cli", *arguments, "--out", str(self.folder)],
-                env={**os.environ, "TMPDIR": str(place / "tmp")},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+    def __init__(
+        self,
+        run: Run,
+        lever: broken.Lever,
+        checker: Checker,
+        rng: random.Random,
+        outcome: RealOutcome,
+    ) -> None:
+        self._run = run
+        self._lever = lever
+        self._checker = checker
+        self._rng = rng
+        self._outcome = outcome
+        self._wake_at: list[tuple[float, int]] = []
+        """When to wake which process."""
+        self._killed = set[int]()
 
-    @property
-    def output(self) -> str:
-        """What it printed."""
-        return self._log.read_text(errors="replace")
+    def disturb(self, faults: int) -> None:
+        """Let it run, and do it harm."""
+        run, checker, outcome = self._run, self._checker, self._outcome
+        if not run.wait_until(lambda: len(run.rows()) >= 3, _READY_SECONDS):
+            checker.must("ends", False, f"it did not begin: {run.output[-800:]}")
+            return
+        before = {name: size_of(pid) for name, pid in run.overseers()}
+        self._play(outcome.seconds, faults)
+        learned = len(run.rows())
+        goes_on = run.wait_until(
+            lambda: len(run.rows()) > learned + 2 and not self._lever.is_pulled,
+            SILENT_SECONDS + 30,
+        )
+        words = f"nothing was learned after the last fault: {outcome.faults}"
+        checker.must("silent", goes_on, words)
+        for name, pid in run.overseers():
+            if name in before:
+                more = size_of(pid).descriptors - before[name].descriptors
+                checker.left(f"descriptors of {name}", max(0, more - _MORE_DESCRIPTORS))
+                more = size_of(pid).megabytes - before[name].megabytes
+                checker.left(f"MB of {name}", max(0.0, more - _MORE_MEGABYTES))
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Whole lines of its metrics."""
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+    def judge(self, ended: float) -> None:
+        """What its folder says of it; `ended` is when it was told to stop, as Unix time."""
+        run, checker, outcome = self._run, self._checker, self._outcome
+        rows = run.rows()
+        for before, row in zip([None, *rows], rows, strict=False):
+            checker.published(int(row["version"]), float(row["time"]["seconds"]))
+            checker.learned(int(row["staleness_max"]))
+            if before is not None:
+                gap = row["time"]["seconds"] - before["time"]["seconds"]
+                words = f"nothing was learned for {gap:.0f} s"
+                checker.must("silent", gap <= SILENT_SECONDS, words)
+        summary = run.summary
+        names = ("sent", "consumed", "dropped", "lost", "in_flight", "duplicated")
+        checker.ledger(Ledger(**{name: summary[f"blocks_{name}"] for name in names}), "at the end")
+        outcome.versions, outcome.restarts = summary["version"], summary["worker_restarts"]
+        self._judge_envs(int(summary["env_failures"]), ended)
 
-    def workers(self) -> dict[str, int]:
-        """Worker to pid, of those that live."""
-        found = {}
-        for path in sorted(self.folder.glob("logs/*.json")):
-            try:
-                pid = int(json.loads(path.read_text())["pid"])
-            except (OSError, ValueError, KeyError):
-                continue
-            if pid in self.pids():
-                found[path.stem] = pid
-        return found
+    def _judge_envs(self, failures: int, ended: float) -> None:
+        """Every env that broke is counted, and every hang is told, unless its process was killed."""
+        pulled = self._lever.pulled()
+        self._outcome.broken = len(pulled)
+        sure = [lever for lever in pulled if lever.pid not in self._killed]
+        hangs = [p for p in sure if p.way.endswith("hang") and p.at < ended - _TOLD_SECONDS]
+        raised = sum(not lever.way.endswith("hang") for lever in sure)
+        words = f"{raised} envs broke, {failures} were counted"
+        self._checker.must("silent", failures >= raised, words)
+        notes = self._run.folder / "errors" / "notes.txt"
+        told = notes.read_text().count("did not come back") if notes.exists() else 0
+        words = f"{len(hangs)} envs hung, {told} were told"
+        self._checker.must("silent", told >= len(hangs), words)
 
-    def pids(self) -> list[int]:
-        """Every live process of it."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    marks = (entry / "environ").read_bytes().split(b"\0")
-                    is_dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-                except OSError:
-                    continue
-                if self._mark in marks and not is_dead:
-                    found.append(int(entry.name))
-        return found
+    def _play(self, seconds: float, faults: int) -> None:
+        rng, outcome = self._rng, self._outcome
+        start = time.monotonic()
+        fault_at, look_at = start + rng.uniform(0.2, 2.0), start
+        while time.monotonic() - start < seconds and self._run.is_alive:
+            now = time.monotonic()
+            self._wake(now)
+            if now >= look_at:
+                look_at = now + _LOOK_SECONDS
+                self._run.look_at_shared()
+            if now >= fault_at and (len(outcome.faults) < faults or rng.random() < 0.3):
+                fault_at = now + min(rng.expovariate(1 / _FAULT_SECONDS), seconds / faults)
+                if (fault := self._harm(now)) is None:
+                    fault_at = now  # soon again
+                else:
+                    outcome.faults.append(fault)
+            time.sleep(_TICK_SECONDS)
+        self._wake(float("inf"))
 
-    def overseers(self) -> Iterator[tuple[str, int]]:
-        """The controller and the node agent, which live as long as the run."""
-        yield "controller", self.popen.pid
-        for pid in self.pids():
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            if int(stat[1]) == self.popen.pid:
-                yield "node-agent", pid
+    def _wake(self, now: float) -> None:
+        for moment, pid in [wake for wake in self._wake_at if wake[0] <= now]:
+            self._wake_at.remove((moment, pid))
+            send_signal(pid, signal.SIGCONT)
 
-    def end(self) -> int | None:
-        """Stop it as a pre-emption would; its exit code, None where it does not end."""
-        for pid in self.workers().values():
-            _signal(pid, signal.SIGCONT)
-        self.popen.send_signal(signal.SIGTERM)
-        try:
-            return self.popen.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
+    def _harm(self, now: float) -> str | None:
+        """One fault, of any kind; None where there was nobody to harm."""
+        rng, workers = self._rng, self._run.workers()
+        kind = rng.choice(["kill", "kill", "sleep", "slow", "break", "break"])
+        name = rng.choice(sorted(workers)) if workers else ""
+        if kind == "break":
+            way = rng.choice(broken.WAYS[self._outcome.envs])
+            self._lever.pull(way)
+            return f"break env in {way}"
+        if not name:
             return None
-
-    def wait_gone(self) -> list[int]:
-        """Processes that are left ten seconds after the end."""
-        deadline = time.monotonic() + 10
-        while (left := self.pids()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return left
-
-    def kill_all(self) -> None:
-        """End what is left, by pid."""
-        for pid in self.pids():
-            _signal(pid, signal.SIGKILL)
-        self.popen.wait(10)
+        pid = workers[name]
+        if kind == "kill":
+            self._killed.add(pid)
+            is_done = send_signal(pid, signal.SIGKILL)
+        elif kind == "sleep":
+            is_done = send_signal(pid, signal.SIGSTOP)
+            self._wake_at.append((now + rng.uniform(0.5, 4.0), pid))
+        else:
+            is_done = _slow(pid)
+        return f"{kind} {name}" if is_done else None
 
 
-def _disturb(
-    run: _Run, checker: Checker, rng: random.Random, outcome: RealOutcome, faults: int
-) -> None:
-    """Let it run, and do it harm."""
-    seconds = outcome.seconds
-    if not _wait(lambda: len(run.rows()) >= 3, run, _READY_SECONDS):
-        checker.must("ends", False, f"it did not begin: {run.output[-800:]}")
-        return
-    before = {name: _size(pid) for name, pid in run.overseers()}
-    start = time.monotonic()
-    fault_at = start + rng.uniform(0.2, 2.0)
-    wake_at: list[tuple[float, int]] = []
-    while time.monotonic() - start < seconds and run.popen.poll() is None:
-        now = time.monotonic()
-        for moment, pid in [wake for wake in wake_at if wake[0] <= now]:
-            wake_at.remove((moment, pid))
-            _signal(pid, signal.SIGCONT)
-        if now >= fault_at and (len(outcome.faults) < faults or rng.random() < 0.3):
-            fault_at = now + min(rng.expovariate(1 / _FAULT_SECONDS), seconds / faults)
-            outcome.faults.append(_harm(run, rng, wake_at, now))
-        time.sleep(0.05)
-    for _, pid in wake_at:
-        _signal(pid, signal.SIGCONT)
-    learned = len(run.rows())
-    goes_on = _wait(lambda: len(run.rows()) > learned + 2, run, SILENT_SECONDS + 30)
-    checker.must("silent", goes_on, f"nothing was learned after the last fault: {outcome.faults}")
-    for name, pid in run.overseers():
-        if name in before:
-            descriptors, megabytes = (b - a for a, b in zip(before[name], _size(pid), strict=True))
-            checker.left(f"descriptors of {name}", max(0, descriptors - _MORE_DESCRIPTORS))
-            checker.left(f"MB of {name}", max(0.0, megabytes - _MORE_MEGABYTES))
-
-
-def _harm(run: _Run, rng: random.Random, wake_at: list[tuple[float, int]], now: float) -> str:
-    workers = run.workers()
-    if not workers:
-        return "nobody to harm"
-    name = rng.choice(sorted(workers))
-    pid = workers[name]
-    kind = rng.choice(["kill", "kill", "sleep", "slow"])
-    if kind == "kill":
-        _signal(pid, signal.SIGKILL)
-    elif kind == "sleep":
-        _signal(pid, signal.SIGSTOP)
-        wake_at.append((now + rng.uniform(0.5, 4.0), pid))
-    else:
-        try:
-            os.setpriority(os.PRIO_PROCESS, pid, 19)
-        except OSError:
-            return f"too late to slow {name}"
-    return f"{kind} {name}"
-
-
-def _judge(run: _Run, checker: Checker, outcome: RealOutcome) -> None:
-    """What its folder says of it."""
-    rows = run.rows()
-    for before, row in zip([None, *rows], rows, strict=False):
-        checker.published(int(row["version"]), float(row["time"]["seconds"]))
-        checker.learned(int(row["staleness_max"]))
-        if before is not None:
-            gap = row["time"]["seconds"] - before["time"]["seconds"]
-            checker.must("silent", gap <= SILENT_SECONDS, f"nothing was learned for {gap:.0f} s")
-    summary = json.loads((run.folder / "summary.json").read_text())
-    names = ("sent", "consumed", "dropped", "lost", "in_flight", "duplicated")
-    checker.ledger(Ledger(**{name: summary[f"blocks_{name}"] for name in names}), "at the end")
-    outcome.versions, outcome.restarts = summary["version"], summary["worker_restarts"]
-
-
-def _wait(is_done: Callable[[], bool], run: _Run, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not is_done():
-        if time.monotonic() > deadline or run.popen.poll() is not None:
-            return False
-        time.sleep(0.1)
-    return True
-
-
-def _size(pid: int) -> tuple[float, float]:
-    """Descriptors and resident megabytes of a process."""
+def _slow(pid: int) -> bool:
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return float(len(os.listdir(f"/proc/{pid}/fd"))), pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+        os.setpriority(os.PRIO_PROCESS, pid, 19)
     except OSError:
-        return 0.0, 0.0
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
+        return False
+    return True
