@@ -1,7 +1,8 @@
 # make train   set everything up and solve CartPole
 # make test    set everything up, check the code and run the tests
 # make check   linters, types and import borders alone
-# make slow    the slower proofs: every topology, three seeds each; a thousand kills of a writer
+# make slow    the slower proofs: every topology, three seeds each; a thousand kills of a writer;
+#              every experiment in every variant, interrupted and resumed
 # make chaos   10,000 simulated schedules of faults, 200 real runs (an hour; resumable)
 # make learn   learning curves of every topology, three seeds each (resumable)
 # make learn-recall        memory or none on the toy that needs it (resumable)

@@ -1,25 +1,22 @@
 """Inline: the same seed gives the same bits, also across Ctrl-C, a kill and checkpoints."""
 
-import json
 import os
 import random
 import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import srl
 from srl.algorithms.ppo import PPOConfig
-from srl.learning.checkpoint import latest_checkpoint, list_checkpoints, read_checkpoint
-from srl.learning.versions import VersionStore
+from srl.core.names import load_object
+from srl.learning.checkpoint import list_checkpoints
 
 COMMON = {"launcher": "inline", "checkpoint__seconds": 1000.0}
 TOY = {"stop__env_steps": 6_000, "algorithm__hidden": (8,)}
@@ -128,8 +125,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cartpole, staleness 0": ("cartpole", CARTPOLE | {"seed": 6, "max_staleness": 0}),
     "cartpole, staleness 1": ("cartpole", CARTPOLE | {"seed": 7, "stop__env_steps": 10_000}),
 }
-CLOCKS = ("pid", "seconds", "env_steps_per_second", "bottleneck", "time_split", "memory")
-CLOCKS += ("checkpoints",)
+RUNS = Path(__file__).parents[1] / "runs.py"
+metrics, summary, differences = (
+    load_object(f"{RUNS}:{name}") for name in ("metrics", "summary", "differences")
+)
 
 every_case = pytest.mark.parametrize("case", CASES)
 SIMPLER = ("chain", "target", "turns", "masked", "identity, two actors", "cartpole, evaluator")
@@ -168,40 +167,9 @@ def as_typed(case: str) -> list[str]:
     return words
 
 
-def metrics(folder: Path, file: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (folder / file).read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name != "time"} for row in rows]
-
-
-def summary(folder: Path) -> dict[str, Any]:
-    whole = json.loads((folder / "summary.json").read_text())
-    return {name: value for name, value in whole.items() if name not in CLOCKS}
-
-
-def kept(folder: Path) -> tuple[list[Any], dict[str, dict[str, int]]]:
-    """Every version kept, without its clocks, and the tags."""
-    store = VersionStore(folder / "versions")
-    policies = store.policies() if store.exists else []
-    newest = [v for policy in policies for v in store.newest(policy, 1000)]
-    found = [replace(v, created=0.0, seconds=0.0) for v in newest]
-    assert {v.file for v in found} == {p.name for p in store.folder.glob("*.safetensors")}
-    return found, {policy: store.tags(policy) for policy in policies}
-
-
 def assert_same(one: Path, other: Path) -> None:
     """Every array of the last checkpoints, every metric, version and counter are equal."""
-    assert metrics(one) == metrics(other)
-    assert metrics(one, "evaluations.jsonl") == metrics(other, "evaluations.jsonl")
-    assert kept(one) == kept(other)
-    assert summary(one) == summary(other)
-    first, second = (read_checkpoint(latest_checkpoint(f / "checkpoints")) for f in (one, other))
-    assert first.sections.keys() == second.sections.keys()
-    for section, arrays in first.sections.items():
-        assert arrays.keys() == second.sections[section].keys()
-        for name, array in arrays.items():
-            np.testing.assert_array_equal(
-                array, second.sections[section][name], f"{section}/{name}"
-            )
+    assert differences(one, other) == []
 
 
 def interrupt_after(rows: int, path: Path, seed: int) -> threading.Thread:
