@@ -245,6 +245,23 @@ class RestartsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HangsConfig:
+    """What to do when a stream stands still.
+
+    In one process nothing counts as that: a debugger may well hold it.
+    """
+
+    seconds: float = 300.0
+    """Without progress until the stacks of all workers are taken and the one that holds the others up
+    is found; longer than the longest update or request takes."""
+    action: Literal["restart", "stop"] = "restart"
+    """What becomes of it: it is started again, by its budget of restarts, or the run ends."""
+
+    def __post_init__(self) -> None:
+        check_at_least("hangs.seconds", self.seconds, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MetricsConfig:
     """Where metrics go besides the run folder (metrics.jsonl and TensorBoard are always there)."""
 
@@ -305,6 +322,8 @@ class Experiment(Generic[AlgorithmT]):
     """Evaluation: at the end, and beside the training where asked."""
     restarts: RestartsConfig = RestartsConfig()
     """How often a worker that died is started again."""
+    hangs: HangsConfig = HangsConfig()
+    """What to do when a stream stands still."""
     metrics: MetricsConfig = MetricsConfig()
     """Where metrics go besides the run folder."""
     routes: tuple[Route, ...] = (Route(),)

@@ -4,11 +4,12 @@ It talks only to a launcher, and is the same for all of them.
 """
 
 import contextlib
+import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ from srl.core.errors import SrlError
 from srl.core.experiment import Experiment
 from srl.core.telemetry import EvaluatedVersion, Note, Telemetry
 from srl.launch.config import encode_experiment
+from srl.launch.doctor import Doctor
 from srl.launch.evaluate import evaluate, players_of
 from srl.launch.evaluations import Evaluations
 from srl.launch.folder import RunFolder
@@ -45,6 +47,8 @@ from srl.transport.control import (
     Backup,
     Copied,
     Evaluated,
+    Examine,
+    Examined,
     Failure,
     Message,
     Noted,
@@ -66,6 +70,8 @@ _POLL_SECONDS = 0.1
 _SHOW_SECONDS = 1.0
 _STOP_SECONDS = 150.0
 """More than the node agent gives its workers, one kind after the other."""
+_LOST_SECONDS = 5.0
+"""A node agent that does not answer will not stop either."""
 _SHOW_EVALUATION_SECONDS = 5.0
 _BACKUP_SECONDS = 5.0
 _FAILED = 3
@@ -90,8 +96,8 @@ class Launcher(Protocol):
         """Have a checkpoint written; `Saved` follows by `poll`, from every writer."""
         ...
 
-    def tell(self, order: Restart | Retire | Backup) -> None:
-        """Pass an order of the supervisor on to those it is for."""
+    def tell(self, order: Restart | Retire | Backup | Examine) -> None:
+        """Pass an order on to those it is for."""
         ...
 
     def stop(self, order: Save | None) -> None:
@@ -175,7 +181,9 @@ class Controller:
         self._last_ledgers: dict[str, Ledger] = {}
         self._ledgers_before = {policy: Ledger() for policy in learning}
         self._started = time.monotonic()
-        self._lives = Lives(experiment, plan, self._started)
+        self._lives = Lives(experiment, plan)
+        patience = math.inf if experiment.launcher == "inline" else experiment.hangs.seconds
+        self._doctor = Doctor(plan, patience, self._started)
         self._is_stopping = False
         self._backup_at = 0.0
         self._status = "failed"
@@ -194,6 +202,19 @@ class Controller:
         self._evaluations = Evaluations(folder, learning, self._writes, keep=keep)
         self._show_at = 0.0
         self._ended: float | None = None
+        self._handlers: dict[type[Message], Callable[[Any], None]] = {
+            Report: self._on_report,
+            Evaluated: lambda message: self._on_evaluated(message.result),
+            Ready: self._on_ready,
+            Noted: lambda message: self._on_note(message.worker, message.note),
+            Failure: self._on_failure,
+            Accounts: self._on_accounts,
+            Copied: lambda message: self._saving.copied(message, self._manifest()),
+            Saved: self._on_saved,
+            SaveFailed: self._on_saved,
+            Examined: self._on_examined,
+            Stopped: self._on_stopped,
+        }
         if checkpoint is not None:
             manifest = checkpoint.manifest
             self._progress.load(manifest["progress"])
@@ -291,10 +312,11 @@ class Controller:
             is_sound = self._failure is None or self._experiment.launcher != "inline"
             self._is_stopping = True
             launcher.stop(self._saving.order(launcher.writers) if is_sound else None)
-            deadline = time.monotonic() + _STOP_SECONDS
+            is_agent_lost = self._failure is not None and self._failure.worker == "node-agent"
+            deadline = time.monotonic() + (_LOST_SECONDS if is_agent_lost else _STOP_SECONDS)
             while self._ledgers is None and time.monotonic() < deadline:
                 self._absorb(launcher.poll(_POLL_SECONDS))
-            if self._ledgers is None:
+            if self._ledgers is None and not is_agent_lost:
                 words = f"did not stop within {_STOP_SECONDS:.0f} s and was ended"
                 self._fail(Failure("node-agent", words, ""))
                 self._reason = f"node-agent: {words}"
@@ -315,13 +337,20 @@ class Controller:
         now = time.monotonic()
         for order in self._lives.orders(None if newest is None else str(newest), now):
             if isinstance(order, Restart):
-                self._saving.give_up(order.workers)
+                self._begin_again(order, now)
             launcher.tell(order)
+        if self._doctor.look(now):
+            launcher.tell(Examine())
         if now >= self._backup_at:
             self._backup_at = now + _BACKUP_SECONDS
             keep = self._experiment.checkpoint.keep
             manifest = msgspec.json.encode(self._manifest())
             launcher.tell(Backup(str(self._folder.checkpoints), keep, manifest))
+
+    def _begin_again(self, order: Restart, now: float) -> None:
+        self._saving.give_up(order.workers)
+        for worker in order.workers:
+            self._doctor.restarting(worker, order.incarnation, now)
 
     def _may_save(self) -> bool:
         return bool(self._progress.version) and not self._failure and not self._saving.is_busy
@@ -356,8 +385,8 @@ class Controller:
         return bool(self._reason)
 
     def _failed(self) -> str | None:
-        if self._failure is None and (overdue := self._lives.overdue(time.monotonic())):
-            self._fail(overdue)
+        if self._failure is None and (unanswered := self._doctor.unanswered()) is not None:
+            self._fail(unanswered)
         return None if self._failure is None else f"{self._failure.worker}: {self._failure.message}"
 
     def _interrupted(self, interrupts: Interrupts) -> str | None:
@@ -381,29 +410,24 @@ class Controller:
 
     def _absorb(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            self._lives.hear(message, time.monotonic())
-            if isinstance(message, Report):
-                self._on_report(message)
-            elif isinstance(message, Evaluated):
-                self._on_evaluated(message.result)
-            elif isinstance(message, Ready):
-                self._progress.memory.forget(message.worker)
-                name = f"logs/{message.worker}.json"
-                self._writes.attempt(name, self._folder.write, name, _ready_facts(message))
-            elif isinstance(message, Noted):
-                self._on_note(message.worker, message.note)
-            elif isinstance(message, Failure):
-                self._on_failure(message)
-            elif isinstance(message, Accounts):
-                self._last_ledgers = _ledgers_of(message.ledgers)
-                self._on_memory(message.megabytes)
-            elif isinstance(message, Copied):
-                self._saving.copied(message, self._manifest())
-            elif isinstance(message, Saved | SaveFailed):
-                for part in self._saving.add(message):
-                    self._lives.saved(part)  # dead trainers go on from a checkpoint that is whole
-            elif isinstance(message, Stopped):
-                self._on_stopped(message)
+            self._lives.hear(message)
+            self._doctor.hear(message, time.monotonic())
+            handle = self._handlers.get(type(message))
+            if handle is not None:
+                handle(message)
+
+    def _on_ready(self, ready: Ready) -> None:
+        self._progress.memory.forget(ready.worker)
+        name = f"logs/{ready.worker}.json"
+        self._writes.attempt(name, self._folder.write, name, _ready_facts(ready))
+
+    def _on_accounts(self, accounts: Accounts) -> None:
+        self._last_ledgers = _ledgers_of(accounts.ledgers)
+        self._on_memory(accounts.megabytes)
+
+    def _on_saved(self, answer: Saved | SaveFailed) -> None:
+        for part in self._saving.add(answer):
+            self._lives.saved(part)  # dead trainers go on from a checkpoint that is whole
 
     def _on_stopped(self, stopped: Stopped) -> None:
         self._ledgers = _ledgers_of(stopped.ledgers)
@@ -433,6 +457,20 @@ class Controller:
         path = self._keep_error(failure)
         if verdict.note is not None:
             self._say(f"note: {verdict.note} (kept in {path})")
+
+    def _on_examined(self, examined: Examined) -> None:
+        """Say who holds the run up, and do as `hangs.action` says."""
+        found = self._doctor.diagnose(examined, time.monotonic())
+        if found is None or self._is_stopping:
+            return
+        path = self._folder.free_error("hang.txt")
+        self._writes.attempt(f"errors/{path.name}", path.write_text, found.text)
+        if found.failure is None:
+            self._say(f"note: {found.sentence} (stacks in {path})")
+        elif self._experiment.hangs.action == "stop":
+            self._fail(found.failure)
+        else:
+            self._on_failure(found.failure)
 
     def _keep_error(self, failure: Failure) -> Path:
         text = f"{failure.worker}: {failure.message}\n\n{failure.traceback}"

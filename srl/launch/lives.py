@@ -1,4 +1,4 @@
-"""The lives of a run's workers, for its controller: who is waited for, who is late, who starts again."""
+"""The lives of a run's workers, for its controller: who has died, and who starts again."""
 
 from srl.core.experiment import Experiment
 from srl.launch.plan import Plan
@@ -16,8 +16,6 @@ from srl.transport.control import (
     Saved,
 )
 
-_READY_SECONDS = 120.0
-_SILENT_SECONDS = 600.0
 _PROGRESS_COUNTERS = ("env_steps", "requests")
 """Of an actor and of a policy worker: one of them says that a life of it got somewhere."""
 
@@ -25,13 +23,10 @@ _PROGRESS_COUNTERS = ("env_steps", "requests")
 class Lives:
     """Hears what workers and agents say, and decides by a Supervisor."""
 
-    def __init__(self, experiment: Experiment, plan: Plan, now: float) -> None:
+    def __init__(self, experiment: Experiment, plan: Plan) -> None:
         self._plan = plan
         self._kinds = {worker.name: worker.kind for worker in plan.workers}
         self._supervisor = Supervisor(plan, experiment.restarts, _least(experiment))
-        self._waiting_for = dict.fromkeys(self._kinds, now)
-        """Workers that are not ready, and since when they are waited for."""
-        self._heard: dict[str, float] = {}
         self._retired: list[int] = []
         """Actors that were given up."""
         self._untold: list[Retire] = []
@@ -49,10 +44,9 @@ class Lives:
         """Lives that were begun again."""
         return self._supervisor.restarts
 
-    def hear(self, message: Message, now: float) -> None:
+    def hear(self, message: Message) -> None:
         """Take in a message, if it is about lives."""
         if isinstance(message, Report):
-            self._heard[message.worker] = now
             if message.updates and message.incarnation == self._supervisor.incarnation(
                 message.worker
             ):
@@ -81,8 +75,6 @@ class Lives:
             return Verdict(reason=failure.message)
         verdict = self._supervisor.died(failure, now)
         for worker in verdict.given_up:
-            self._waiting_for.pop(worker, None)
-            self._heard.pop(worker, None)
             if self._kinds[worker] == "actor":
                 self._retired.append(self._plan.worker(worker).index)
                 self._untold.append(Retire(self._retired[-1]))
@@ -98,32 +90,14 @@ class Lives:
         self._untold.clear()
         for restart in self._supervisor.due(now):
             for worker in restart.workers:
-                self._waiting_for[worker] = now
-                self._heard.pop(worker, None)
                 self._learned.discard(worker)
             orders.append(Restart(list(restart.workers), restart.incarnation, state))
         return orders
-
-    def overdue(self, now: float) -> Failure | None:
-        """A worker that is not ready in time, or has not reported for long: it hangs in a call."""
-        late = [name for name, since in self._waiting_for.items() if now - since > _READY_SECONDS]
-        if late:
-            names = ", ".join(sorted(late))
-            return Failure(names, f"{names} did not get ready within {_READY_SECONDS:.0f} s", "")
-        for worker, heard in self._heard.items():
-            if now - heard <= _SILENT_SECONDS:
-                continue
-            ranks = self._plan.ranks_of(worker)  # who waits for another does not report
-            if now - max(self._heard.get(rank, 0.0) for rank in ranks) > _SILENT_SECONDS:
-                words = f"{worker} has not reported for {_SILENT_SECONDS:.0f} s: it hangs in a call"
-                return Failure(worker, words, "")
-        return None
 
     def _progressed(self, worker: str) -> None:
         self._supervisor.progressed(worker, self._supervisor.incarnation(worker))
 
     def _on_ready(self, ready: Ready) -> None:
-        self._waiting_for.pop(ready.worker, None)
         if ready.incarnation > 1 and self._kinds[ready.worker] == "trainer":
             self._untold += [Retire(actor) for actor in self._retired]  # a new life knows of none
 

@@ -17,6 +17,7 @@ from srl.launch.socket_folder import make_socket_folder
 from srl.learning.checkpoint import Checkpoint
 from srl.transport.control import (
     Backup,
+    Examine,
     Failure,
     Message,
     Restart,
@@ -92,8 +93,8 @@ class LocalLauncher:
         """Have every trainer write its part between two batches."""
         self._channel.send(order)
 
-    def tell(self, order: Restart | Retire | Backup) -> None:
-        """Pass an order of the supervisor on to the agent."""
+    def tell(self, order: Restart | Retire | Backup | Examine) -> None:
+        """Pass an order on to the agent."""
         self._channel.send(order)
 
     def stop(self, order: Save | None) -> None:

@@ -26,10 +26,12 @@ from srl.launch.env_factory import import_family
 from srl.launch.limits import raise_descriptors
 from srl.launch.memory import MemoryWatch
 from srl.launch.owner import write_owner
-from srl.launch.plan import Plan, worker_name
+from srl.launch.plan import Plan, RoutePlan, worker_name
 from srl.launch.process import use_log
 from srl.launch.saving import Saving
+from srl.launch.stacks import Examiner
 from srl.learning.checkpoint import remove_unfinished
+from srl.streams.parameters.shm import ShmSubscriber
 from srl.transport.arena import Arena
 from srl.transport.control import (
     Accounts,
@@ -37,6 +39,8 @@ from srl.transport.control import (
     Channel,
     Configure,
     Copied,
+    Examine,
+    Examined,
     Failure,
     Message,
     Preempted,
@@ -97,6 +101,7 @@ class NodeAgent:
         self._folder = Path(order.socket_folder)
         self._writers = frozenset(self._plan.writers()) & frozenset(order.workers)
         self._backup: Backup | None = None
+        self._examiner = Examiner(self._folder)
         self._is_preempted = False
         self._is_alone = False
         """The controller is gone, and what it would have done is this agent's to do."""
@@ -125,6 +130,7 @@ class NodeAgent:
             self._processes[name] = self._spawn(name, 1, self._order.state)
 
     def _spawn(self, name: str, incarnation: int, state: str | None) -> _Process:
+        self._examiner.forget(name)
         mine, theirs = channel_pair()
         kind = self._plan.worker(name).kind
         log_file = Path(self._order.log_folder) / f"{name}.log"
@@ -178,13 +184,15 @@ class NodeAgent:
                 self._controller.send(Preempted("node-agent"))
             self._forward()
             self._report_deaths()
+            if (found := self._examiner.finish()) is not None:
+                self._controller.send(Examined(found, *self._streams()))
             if time.monotonic() >= accounts_at:
                 accounts_at = time.monotonic() + _ACCOUNTS_SECONDS
                 self._controller.send(Accounts(self._ledgers(), self._look_at_memory()))
 
     def _look_at_memory(self) -> dict[str, float]:
         """Megabytes of the workers that live; those that take too much are ended."""
-        living = {name: p for name, p in self._processes.items() if p.popen.poll() is None}
+        living = self._living()
         found = self._memory.look({name: p.popen.pid for name, p in living.items()})
         for name in found:
             process = living[name]
@@ -204,6 +212,11 @@ class NodeAgent:
                 process.channel.send(message)
         elif isinstance(message, Backup):
             self._backup = message
+        elif isinstance(message, Examine):
+            self._examiner.begin({name: p.popen.pid for name, p in self._living().items()})
+
+    def _living(self) -> dict[str, _Process]:
+        return {name: p for name, p in self._processes.items() if p.popen.poll() is None}
 
     def _restart(self, order: Restart) -> None:
         """End what is left of these workers, then begin their next lives."""
@@ -319,15 +332,32 @@ class NodeAgent:
             process.popen.wait(timeout=10)
         return heard + self._forward()
 
-    def _ledgers(self) -> dict[str, dict[str, int]]:
+    def _streams(self) -> tuple[dict[str, int], list[str]]:
+        """Policy to blocks that wait for its trainers; what is in the streams, in words."""
+        unread, words = {}, []
+        for route in self._plan.learning:
+            table, ledger = self._table(route), self._ledgers()[route.policy]
+            waiting = [len(table.waiting(actor)) for actor in range(table.num_producers)]
+            unread[route.policy] = sum(waiting)
+            told = ", ".join(f"{count} {name}" for name, count in ledger.items())
+            shares = ", ".join(f"{n} of actor-{actor}" for actor, n in enumerate(waiting))
+            words.append(f"samples/{route.policy}: {told}; of {route.slots} slots full: {shares}")
+            parameters = self._arenas[f"parameters/{route.policy}"].buffer
+            version = ShmSubscriber(parameters, route.weights_spec()).latest()
+            words.append(f"parameters/{route.policy}: version {version} is the newest")
+        return unread, words
+
+    def _table(self, route: RoutePlan) -> SlotTable:
         num_actors = self._plan.experiment["actors"]["count"]
+        buffer = self._arenas[f"samples/{route.policy}"].buffer
+        return SlotTable(buffer, num_actors, route.slots, self._plan.num_ranks)
+
+    def _ledgers(self) -> dict[str, dict[str, int]]:
         ledgers = {}
         for route in self._plan.learning:
-            buffer = self._arenas[f"samples/{route.policy}"].buffer
-            table = SlotTable(buffer, num_actors, route.slots, self._plan.num_ranks)
             names = [worker_name("trainer", route.policy, i) for i in range(self._plan.num_ranks)]
             lives = [self._processes[name].popen.poll() in (None, 0) for name in names]
-            ledgers[route.policy] = asdict(table.ledger(consumer_lives=lives))
+            ledgers[route.policy] = asdict(self._table(route).ledger(consumer_lives=lives))
         return ledgers
 
     def _of_kind(self, kind: str) -> list[_Process]:

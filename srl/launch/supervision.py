@@ -6,7 +6,8 @@ without progress is given up; the run then ends, unless enough others of its kin
 
 Not every death has another life after it. An error that is the user's to mend (a wrong option, an env
 that cannot work) ends the run at once; so does any exception of a worker that never got anywhere,
-which is a bug, and would only come again.
+which is a bug, and would only come again. A life that hung for longer than it worked counts as one
+without progress.
 """
 
 from collections.abc import Mapping
@@ -29,6 +30,10 @@ class _Unit:
     """Of the life it has, or will have when its wait is over."""
     in_a_row: int = 0
     """Lives that ended without progress."""
+    began: float | None = None
+    """When its life began; None: with the run."""
+    progresses: bool = False
+    """It got somewhere in the life it has."""
     restart_at: float | None = None
     """When its next life begins, while it waits for that."""
     has_worked: bool = False
@@ -90,8 +95,7 @@ class Supervisor:
         """The worker got somewhere in this life: an earlier death does not count any more."""
         unit = self._units[worker]
         if incarnation == unit.incarnation and unit.restart_at is None:
-            unit.in_a_row = 0
-            unit.has_worked = True
+            unit.progresses = unit.has_worked = True
 
     def died(self, failure: Failure, now: float) -> Verdict:
         """Take in the death of a worker in one of its lives."""
@@ -101,6 +105,9 @@ class Supervisor:
             return Verdict()  # its unit waits already, or this is news of an earlier life
         if failure.is_final or (failure.is_raised and not unit.has_worked):
             return Verdict(reason=message)
+        if unit.progresses and not _was_mostly_hung(unit, failure, now):
+            unit.in_a_row = 0
+        unit.progresses = False
         unit.in_a_row += 1
         budget = self._budgets[unit.kind]
         if unit.in_a_row <= budget:
@@ -117,7 +124,7 @@ class Supervisor:
         over: list[Restart] = []
         for unit in self._units.values():
             if unit.restart_at is not None and now >= unit.restart_at:
-                unit.restart_at = None
+                unit.restart_at, unit.began = None, now
                 self.restarts += len(unit.workers)
                 over.append(Restart(unit.kind, unit.workers, unit.incarnation))
         return over
@@ -131,6 +138,13 @@ class Supervisor:
             return Verdict(note=note, given_up=unit.workers)
         how_often = f"; it {times} (--restarts.{_option(unit.kind)} {budget})"
         return Verdict(reason=f"{message}{how_often if budget else ''}")
+
+
+def _was_mostly_hung(unit: _Unit, failure: Failure, now: float) -> bool:
+    """Whether a life that hung at last had hardly worked before: the next one is no better."""
+    if unit.began is None or not failure.hung_seconds:
+        return False
+    return now - unit.began < 2 * failure.hung_seconds
 
 
 def _option(kind: str) -> str:

@@ -76,6 +76,32 @@ class Backup(msgspec.Struct, tag=True):
     manifest: bytes
 
 
+class Examine(msgspec.Struct, tag=True):
+    """To a node agent: look at every worker; `Examined` follows."""
+
+
+class Examination(msgspec.Struct, frozen=True):
+    """What a worker's process is doing, seen from outside."""
+
+    pid: int
+    state: str
+    """What the kernel says of it: R, S, D, T, Z ..."""
+    busy: float
+    """Cores it kept busy meanwhile."""
+    stack: str
+    """Of all its threads; empty where it did not give it."""
+
+
+class Examined(msgspec.Struct, tag=True):
+    """From a node agent: its workers, and how full their streams are."""
+
+    workers: dict[str, Examination]
+    unread: dict[str, int]
+    """Policy to blocks that wait for its trainers."""
+    streams: list[str]
+    """In words."""
+
+
 class Preempted(msgspec.Struct, tag=True):
     """From a worker or a node agent: the host's owner told it to go (SIGTERM)."""
 
@@ -153,6 +179,8 @@ class Report(msgspec.Struct, tag=True):
     episodes: list[tuple[float, int, str]] = []
     """Return, length, policy."""
     updates: list[dict[str, float]] = []
+    waits_in: str = ""
+    """What it waits for; empty: it has something to do."""
 
 
 class Evaluated(msgspec.Struct, tag=True):
@@ -182,6 +210,8 @@ class Failure(msgspec.Struct, tag=True):
     """The worker raised it, and was not killed."""
     is_final: bool = False
     """It would come again in another life: a wrong option, an env that cannot work."""
+    hung_seconds: float = 0.0
+    """How long it hung before it was ended for that."""
 
 
 class Accounts(msgspec.Struct, tag=True):
@@ -205,6 +235,8 @@ Message = (
     | Restarted
     | Retire
     | Backup
+    | Examine
+    | Examined
     | Preempted
     | Stop
     | Save

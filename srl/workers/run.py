@@ -32,6 +32,7 @@ from srl.core.worker import Worker
 from srl.launch.connect import ShmConnector, build_worker
 from srl.launch.plan import Plan, worker_name
 from srl.launch.process import offer_to_oom_killer, use_allocator, use_log, use_threads
+from srl.launch.stacks import offer_stacks
 from srl.streams.parameters.shm import ShmSubscriber
 from srl.transport.arena import Arena
 from srl.transport.control import (
@@ -77,6 +78,7 @@ def main(fd: int) -> int:
     channel = Channel.from_fd(fd)
     configure = _wait_for_configure(channel)
     _call_itself(configure.worker)
+    offer_stacks(Path(configure.socket_folder), configure.worker)
     sys.path += [path for path in configure.python_path if path not in sys.path]
     plan = msgspec.json.decode(configure.plan, type=Plan)
     use_allocator(plan.experiment["allocator"])
@@ -163,7 +165,7 @@ def failure_of(worker: str, error: Exception, incarnation: int = 1) -> Failure:
     )
 
 
-def report_of(worker: Worker, incarnation: int = 1) -> Report:
+def report_of(worker: Worker, incarnation: int = 1, waits_in: str = "") -> Report:
     """What the worker has to say since the last report."""
     return Report(
         worker=worker.name,
@@ -172,6 +174,7 @@ def report_of(worker: Worker, incarnation: int = 1) -> Report:
         seconds=dict(worker.telemetry.seconds),
         episodes=[(e.agent_return, e.length, e.policy) for e in worker.telemetry.take_episodes()],
         updates=worker.telemetry.take_updates(),
+        waits_in=waits_in,
     )
 
 
@@ -264,6 +267,7 @@ class _Loop:
         self._worker = worker
         self._incarnation = incarnation
         self._channel = channel
+        self._waits_in = ""
         self._saver = Saver(worker, channel, ledgers=ledgers, report=self._new_report)
 
     def run(self) -> None:
@@ -279,6 +283,7 @@ class _Loop:
         while True:
             moved = worker.step()
             now = time.monotonic()
+            self._waits_in = "" if moved else worker.waiting
             if now >= report_at:
                 report_at = now + _REPORT_SECONDS
                 self.report()
@@ -305,7 +310,7 @@ class _Loop:
         self.report()
 
     def _new_report(self) -> Report:
-        return report_of(self._worker, self._incarnation)
+        return report_of(self._worker, self._incarnation, self._waits_in)
 
     def _is_over(self) -> bool:
         """Do what the agent asks for; True when that is to stop, or when it is gone."""

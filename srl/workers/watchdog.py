@@ -48,6 +48,8 @@ class Hang:
     """Of the thread that hangs."""
     files: tuple[tuple[str, str], ...]
     """Names and texts of files that show it again."""
+    seconds: float
+    """How long it lasted."""
 
     def messages(self, incarnation: int = 1) -> list[Message]:
         """What to tell the controller: the files, then the end of this life of the worker."""
@@ -55,7 +57,14 @@ class Hang:
         if self.files:
             message = f"{self.message}: srl repro errors/{self.files[0][0]}"
             told.append(Noted(self.worker, Note(message, files=self.files)))
-        end = Failure(self.worker, self.message, self.stack, incarnation, is_user_error=True)
+        end = Failure(
+            self.worker,
+            self.message,
+            self.stack,
+            incarnation,
+            is_user_error=True,
+            hung_seconds=self.seconds,
+        )
         return [*told, end]
 
 
@@ -152,7 +161,7 @@ class Watchdog:
                 break
         message = f"an env {what}, in {name!r}" if fault is None else fault.message + row
         stack = "" if frame is None else "".join(traceback.format_stack(frame))
-        return Hang(worker, message, stack, files)
+        return Hang(worker, message, stack, files, self._seconds)
 
 
 def _variables(frame: FrameType | None) -> Iterator[Mapping[str, Any]]:

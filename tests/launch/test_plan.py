@@ -19,10 +19,8 @@ from srl.core.routes import route_agents
 from srl.launch.config import decode_experiment, encode_experiment
 from srl.launch.env_factory import make_env
 from srl.launch.explain import explain
-from srl.launch.lives import Lives
 from srl.launch.plan import Plan, make_plan, probe_env, small_policies
 from srl.transport.blocks import block_arena_bytes
-from srl.transport.control import Ready, Report
 
 
 def experiment(**changes):
@@ -142,20 +140,6 @@ def test_batch_must_be_a_multiple_of_the_ranks():
 )
 def test_explain_says_how_many_trainers_share_a_batch(launcher, words):
     assert words in explain(experiment(trainers=TrainersConfig(count=2), launcher=launcher))
-
-
-def test_rank_that_waits_for_another_is_not_taken_for_hanging():
-    made = experiment(trainers=TrainersConfig(count=2))
-    lives = Lives(made, make_plan(made), now=0.0)
-    for name, heard_at in (("trainer-0", 0.0), ("trainer-1", 1000.0), ("actor-0", 1000.0)):
-        lives.hear(Ready(name, 1, 0.0, 0.0, has_torch=False), 0.0)
-        lives.hear(Report(name), heard_at)
-    lives.hear(Ready("actor-1", 1, 0.0, 0.0, has_torch=False), 0.0)
-    assert lives.overdue(1000.0) is None
-    lives.hear(Report("actor-0"), 1700.0)
-    overdue = lives.overdue(1700.0)
-    assert overdue is not None
-    assert overdue.worker == "trainer-0"
 
 
 def test_plan_refuses_a_batch_that_is_not_a_number_of_blocks():

@@ -25,7 +25,7 @@ def make(*names: str, least: dict[str, int] | None = None, **options: Any) -> Su
 
 
 def died(
-    supervisor: Supervisor, worker: str, life: int, message: str, now: float, **facts: bool
+    supervisor: Supervisor, worker: str, life: int, message: str, now: float, **facts: Any
 ) -> Verdict:
     return supervisor.died(Failure(worker, message, "", life, **facts), now)
 
@@ -113,3 +113,27 @@ def test_progress_of_an_earlier_life_is_none(incarnation: int):
     supervisor.progressed("actor-0", incarnation)
     verdict = died(supervisor, "actor-0", 2, "killed", 0.0)
     assert (verdict.reason is None) == (incarnation == 2)
+
+
+def test_lives_that_hang_longer_than_they_work_are_without_progress():
+    supervisor = make("actor-0", actors=2, wait_seconds=0.0)
+    now, reasons = 0.0, []
+    for life in range(1, 4):
+        supervisor.progressed("actor-0", life)
+        now += 50.0  # of which it hung 30
+        verdict = died(supervisor, "actor-0", life, "it hangs", now, hung_seconds=30.0)
+        reasons.append(verdict.reason)
+        supervisor.due(now)
+    assert reasons[:2] == [None, None]  # when the first life began is not known: it worked
+    assert reasons[2] is not None
+    assert "3 times in a row" in reasons[2]
+
+
+def test_lives_that_work_longer_than_they_hang_may_be_many():
+    supervisor = make("actor-0", actors=1, wait_seconds=0.0)
+    now = 0.0
+    for life in range(1, 10):
+        supervisor.progressed("actor-0", life)
+        now += 61.0
+        assert died(supervisor, "actor-0", life, "it hangs", now, hung_seconds=30.0).reason is None
+        supervisor.due(now)
