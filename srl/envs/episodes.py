@@ -190,3 +190,11 @@ class EpisodeLog:
     def _seed_of_episode(self, e: int) -> int:
         request = self._request
         return episode_seed(request.seed, request.first_env + e, self.episode[e])
+
+
+def close_env(env: Any, e: int, name: str) -> None:
+    """Close env `e` of the batch `name`; one that fails to is logged: nobody needs it any more."""
+    try:
+        env.close()
+    except (Exception, SystemExit):  # user code may raise anything
+        logger.warning("env %d of %s failed to close", e, name, exc_info=True)

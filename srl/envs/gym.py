@@ -3,7 +3,6 @@
 Each observation is written once, from the env's hands into the caller's row.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -26,7 +25,7 @@ from srl.core.errors import ConfigError, EnvError
 from srl.core.fault import EnvFault
 from srl.core.masks import mask_size
 from srl.core.names import load_object, nearest
-from srl.envs.episodes import EpisodeLog
+from srl.envs.episodes import EpisodeLog, close_env
 from srl.envs.spaces import (
     Leaf,
     action_of,
@@ -43,8 +42,6 @@ from srl.envs.spaces import (
     with_render_mode,
     wrapped,
 )
-
-logger = logging.getLogger(__name__)
 
 PLUGINS = {
     "ALE/": ("ale_py", "atari"),
@@ -215,7 +212,7 @@ class GymEnv:
     def park(self, env: int) -> None:
         """Close one env for good."""
         self._log.park(env)
-        self._close(env)
+        close_env(self._envs[env], env, self.spec.name)
 
     def locate(self, variables: Mapping[str, Any], what: str) -> EnvFault:
         """The env that hangs in a method of this."""
@@ -245,8 +242,8 @@ class GymEnv:
 
     def close(self) -> None:
         """Close every env; one that fails to is logged, not fatal."""
-        for e in range(len(self._envs)):
-            self._close(e)
+        for e, env in enumerate(self._envs):
+            close_env(env, e, self.spec.name)
         self._envs = []
 
     def _rows_of(self, out: ObservationRows) -> list[tuple[Leaf, np.ndarray]]:
@@ -256,7 +253,7 @@ class GymEnv:
         """Reset env `e` into its next episode; write its first observation."""
         seed = self._log.begin(e)
         if e in self._log.broken:
-            self._close(e)
+            close_env(self._envs[e], e, self.spec.name)
             self._envs[e] = self._make()
             self._log.broken.discard(e)
         obs, _ = self._envs[e].reset(seed=seed)
@@ -295,12 +292,6 @@ class GymEnv:
         for e in self._log.failed():
             blank(e, out, outcome)
         self._log.check()
-
-    def _close(self, e: int) -> None:
-        try:
-            self._envs[e].close()
-        except (Exception, SystemExit):  # user code may raise anything; it is not needed any more
-            logger.warning("env %d of %s failed to close", e, self.spec.name, exc_info=True)
 
 
 def _make_registered(request: EnvRequest) -> gymnasium.Env:

@@ -12,7 +12,6 @@ are `acting` on their final row, as everywhere; those that were out before are n
 The option `central`, which no env is told of, hands the env's `state()` to a central critic.
 """
 
-import logging
 import pkgutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +34,7 @@ from srl.core.env import (
 from srl.core.errors import ConfigError, EnvError
 from srl.core.fault import EnvFault
 from srl.core.names import load_object, nearest
-from srl.envs.episodes import EpisodeLog
+from srl.envs.episodes import EpisodeLog, close_env
 from srl.envs.spaces import (
     Leaf,
     action_of,
@@ -51,8 +50,6 @@ from srl.envs.spaces import (
     with_render_mode,
     wrapped,
 )
-
-logger = logging.getLogger(__name__)
 
 MOVED = {"mpe": "mpe2"}
 """Folders of PettingZoo that became packages of their own."""
@@ -184,7 +181,7 @@ class PettingZooEnv:
     def park(self, env: int) -> None:
         """Close one env for good."""
         self._log.park(env)
-        self._close(env)
+        close_env(self._envs[env], env, self.spec.name)
 
     def locate(self, variables: Mapping[str, Any], what: str) -> EnvFault:
         """The env that hangs in a method of this."""
@@ -213,15 +210,15 @@ class PettingZooEnv:
 
     def close(self) -> None:
         """Close every env; one that fails to is logged, not fatal."""
-        for e in range(len(self._envs)):
-            self._close(e)
+        for e, env in enumerate(self._envs):
+            close_env(env, e, self.spec.name)
         self._envs = []
 
     def _begin(self, e: int, out: Sequence[ObservationRows]) -> None:
         """Reset env `e` into its next episode; write its first observations."""
         seed = self._log.begin(e)
         if e in self._log.broken:
-            self._close(e)
+            close_env(self._envs[e], e, self.spec.name)
             self._envs[e] = self._make()
             self._log.broken.discard(e)
         self._show(e, self._restart(e, seed), [rows.obs for rows in out])
@@ -326,12 +323,6 @@ class PettingZooEnv:
             self._alive[e] = False
             blank(e, out, outcome)
         self._log.check()
-
-    def _close(self, e: int) -> None:
-        try:
-            self._envs[e].close()
-        except (Exception, SystemExit):  # user code may raise anything; it is not needed any more
-            logger.warning("env %d of %s failed to close", e, self.spec.name, exc_info=True)
 
 
 def _agent(name: str, env: Any, central: Sequence[Leaf], of_set: int, column: int) -> _Agent:
