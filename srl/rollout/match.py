@@ -19,7 +19,7 @@ from srl.core.fault import EnvFault
 from srl.core.telemetry import Episode
 from srl.rollout.episodes import Episodes
 from srl.rollout.opponents import Opponents
-from srl.rollout.quarantine import Quarantine, Recovering
+from srl.rollout.quarantine import Quarantine, recover, replace_env
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,11 @@ class _Seat:
             self.played[lane] = [Episode(float(value), int(length), name) for value, length in rows]
 
 
-class Match(Recovering):
-    """Steps one env batch; `env`, which is another one after a failure, is the caller's to close."""
+class Match:
+    """Steps one env batch; `env`, which is another one after a failure, is the caller's to close.
+
+    Implements `srl.rollout.quarantine.Plays`.
+    """
 
     def __init__(
         self,
@@ -109,7 +112,9 @@ class Match(Recovering):
         quarantine: Quarantine | None = None,
     ) -> None:
         """Play with the most likely actions, or with sampled ones."""
-        super().__init__(env, quarantine)
+        self.env = env
+        self.quarantine = quarantine
+        self.last_error: BaseException | None = None
         self._wanted = episodes_per_lane
         self._seats = [_Seat(p, env.spec.num_envs, sampled=sampled) for p in players]
         self._counted = [seat for seat in self._seats if seat.player.counts]
@@ -139,7 +144,7 @@ class Match(Recovering):
         try:
             self.env.reset(out)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
-            self._recover(error, -1, out)
+            recover(self, error, -1, out)
 
     def step(self) -> bool:
         """Play one step in every env; False when all have played enough."""
@@ -151,7 +156,7 @@ class Match(Recovering):
         try:
             self.env.step(actions, outcome, out)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
-            self._recover(error, 0, out)
+            recover(self, error, 0, out)
         for seat in self._seats:
             seat.advance()
         return True
@@ -173,25 +178,32 @@ class Match(Recovering):
         if self.quarantine is not None:
             self.quarantine.load(subset(state, "quarantine."))
             if self.quarantine.rebuilds:
-                self._replace_env(self.quarantine.remake(), 0)
+                replace_env(self, self.quarantine.remake(), 0)
         seen = [seat.block.observation_rows(seat.player.agent, 0) for seat in self._seats]
         return self.env.load(subset(state, "env."), seen)
 
-    def _forget(self, envs: np.ndarray, t: int) -> None:
+    def forget(self, envs: np.ndarray, t: int) -> None:
+        """Nothing came of row `t` in these envs, `[E]` bool: their episodes are lost."""
         if t >= 0:
             for seat in self._seats:
                 seat.forget(envs)
 
-    def _park(self, envs: Sequence[int]) -> None:
+    def park(self, envs: Sequence[int]) -> None:
         """Without an env its lanes cannot play their episodes."""
         if len(envs):
             raise EnvError(f"{self.last_error}; it keeps failing") from self.last_error
 
-    def _episodes_at(self, t: int) -> np.ndarray:
+    def take_env(self, env: Env, row: int) -> None:
+        """Go on with another batch."""
+        self.env = env
+
+    def episodes_at(self, t: int) -> np.ndarray:
+        """`[E]`: number of the episode of each env."""
         episodes = [s.block["episode"].reshape(s.block.layout.envs, -1) for s in self._seats]
         return np.concatenate(episodes, axis=1).max(axis=1)
 
-    def _batch_fault(self, what: str, kind: str, t: int) -> EnvFault:
+    def batch_fault(self, what: str, kind: str, t: int) -> EnvFault:
+        """What is wrong with the whole batch; its actions are not known."""
         spec = self.env.spec
         seed = self.quarantine.origin.seed if self.quarantine is not None else -1
         return EnvFault(

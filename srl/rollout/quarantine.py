@@ -4,6 +4,7 @@ import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -138,83 +139,87 @@ class Quarantine:
         )
 
 
-class Recovering:
-    """Who plays one batch of envs, and goes on where some of them fail.
+class Plays(Protocol):
+    """Who plays one batch of envs, and goes on where some of them fail (`recover`)."""
 
-    A subclass says what is lost with an episode, and what a batch has done.
-    """
+    env: Env
+    quarantine: Quarantine | None
+    """Of its envs; without one, what they raise is raised."""
+    last_error: BaseException | None
+    """What an env raised last."""
 
-    def __init__(self, env: Env, quarantine: Quarantine | None) -> None:
-        """Without a `quarantine`, what envs raise is raised."""
-        self.env = env
-        self.quarantine = quarantine
-        self.last_error: BaseException | None = None
-        """What an env raised last."""
-
-    def _recover(self, error: BaseException, t: int, out: Sequence[ObservationRows]) -> None:
-        """Envs failed when row `t` (-1: none, in a reset) was acted on; `out` is the row after it.
-
-        Where the batch is sound but for some envs, these are blank already and begin anew by
-        themselves. Else it is built again, and shows the first observations of new episodes.
-        """
-        found: BaseException | None = error
-        while found is not None:
-            if self.quarantine is None:
-                raise found
-            self.last_error = found
-            faults = found.faults if isinstance(found, EnvError) else ()
-            if faults and isinstance(self.env, Quarantines):
-                failed = {fault.env for fault in faults}
-                envs = range(self.env.spec.num_envs)
-                self._forget(np.array([e in failed for e in envs]), t)
-                self._park(self.quarantine.take(self.env, faults, found))
-                return
-            found = self._rebuild(self.quarantine, found, t, out)
-
-    def _rebuild(
-        self,
-        quarantine: Quarantine,
-        error: BaseException,
-        t: int,
-        out: Sequence[ObservationRows],
-    ) -> BaseException | None:
-        """Build the batch again and reset it into `out`, or park it; what it raised, if it did."""
-        num_envs = self.env.spec.num_envs
-        told = str(error) if isinstance(error, EnvError) else repr(error)
-        what = f"failed in {'reset' if t < 0 else 'step'}: {told}"
-        fault = self._batch_fault(what, type(error).__name__, t)
-        episodes = self._episodes_at(t)
-        self._forget(np.ones(num_envs, np.bool_), t)
-        if quarantine.take_batch(self.env, fault, error, episodes):
-            self._park(range(num_envs))
-            return None
-        try:
-            self._replace_env(quarantine.remake(), t + 1)
-            self.env.reset(out)
-        except (Exception, SystemExit) as again:  # noqa: BLE001 - user code may raise anything
-            return again
-        return None
-
-    def _replace_env(self, env: Env, row: int) -> None:
-        """Go on with another batch, which shows its first observations at `row`."""
-        try:
-            self.env.close()
-        except Exception:  # it failed before: nothing more is expected of it
-            log.warning("%s failed to close", self.env.spec.name, exc_info=True)
-        self.env = env
-
-    def _forget(self, envs: np.ndarray, t: int) -> None:
+    def forget(self, envs: np.ndarray, t: int) -> None:
         """Nothing came of row `t` in these envs, `[E]` bool: their episodes under way are lost."""
-        raise NotImplementedError
+        ...
 
-    def _park(self, envs: Sequence[int]) -> None:
+    def park(self, envs: Sequence[int]) -> None:
         """Play these envs no more."""
-        raise NotImplementedError
+        ...
 
-    def _episodes_at(self, t: int) -> np.ndarray:
+    def take_env(self, env: Env, row: int) -> None:
+        """Go on with another batch, which shows its first observations at `row`."""
+        ...
+
+    def episodes_at(self, t: int) -> np.ndarray:
         """`[E]`: number of the episode of each env at row `t`."""
-        raise NotImplementedError
+        ...
 
-    def _batch_fault(self, what: str, kind: str, t: int) -> EnvFault:
+    def batch_fault(self, what: str, kind: str, t: int) -> EnvFault:
         """What is known of a failure of the whole batch."""
-        raise NotImplementedError
+        ...
+
+
+def recover(player: Plays, error: BaseException, t: int, out: Sequence[ObservationRows]) -> None:
+    """Envs failed when row `t` (-1: none, in a reset) was acted on; `out` is the row after it.
+
+    Where the batch is sound but for some envs, these are blank already and begin anew by
+    themselves. Else it is built again, and shows the first observations of new episodes.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        quarantine = player.quarantine
+        if quarantine is None:
+            raise found
+        player.last_error = found
+        faults = found.faults if isinstance(found, EnvError) else ()
+        if faults and isinstance(player.env, Quarantines):
+            failed = {fault.env for fault in faults}
+            envs = range(player.env.spec.num_envs)
+            player.forget(np.array([e in failed for e in envs]), t)
+            player.park(quarantine.take(player.env, faults, found))
+            return
+        found = _rebuild(player, quarantine, found, t, out)
+
+
+def _rebuild(
+    player: Plays,
+    quarantine: Quarantine,
+    error: BaseException,
+    t: int,
+    out: Sequence[ObservationRows],
+) -> BaseException | None:
+    """Build the batch again and reset it into `out`, or park it; what it raised, if it did."""
+    num_envs = player.env.spec.num_envs
+    told = str(error) if isinstance(error, EnvError) else repr(error)
+    what = f"failed in {'reset' if t < 0 else 'step'}: {told}"
+    fault = player.batch_fault(what, type(error).__name__, t)
+    episodes = player.episodes_at(t)
+    player.forget(np.ones(num_envs, np.bool_), t)
+    if quarantine.take_batch(player.env, fault, error, episodes):
+        player.park(range(num_envs))
+        return None
+    try:
+        replace_env(player, quarantine.remake(), t + 1)
+        player.env.reset(out)
+    except (Exception, SystemExit) as again:  # noqa: BLE001 - user code may raise anything
+        return again
+    return None
+
+
+def replace_env(player: Plays, env: Env, row: int) -> None:
+    """Close the batch of now and go on with another, which shows its first observations at `row`."""
+    try:
+        player.env.close()
+    except Exception:  # it failed before: nothing more is expected of it
+        log.warning("%s failed to close", player.env.spec.name, exc_info=True)
+    player.take_env(env, row)

@@ -16,11 +16,11 @@ from srl.core.fault import EnvFault
 from srl.core.repro import Repro
 from srl.core.telemetry import Episode
 from srl.rollout.lanes import Lanes, RouteEnds
-from srl.rollout.quarantine import Quarantine, Recovering
+from srl.rollout.quarantine import Quarantine, recover, replace_env
 
 
-class Group(Recovering):
-    """One env batch and its lanes on every route."""
+class Group:
+    """One env batch and its lanes on every route; implements `srl.rollout.quarantine.Plays`."""
 
     def __init__(
         self,
@@ -31,7 +31,9 @@ class Group(Recovering):
         quarantine: Quarantine | None = None,
     ) -> None:
         """With a `quarantine` the group goes on where envs fail; without, it raises what they do."""
-        super().__init__(env, quarantine)
+        self.env = env
+        self.quarantine = quarantine
+        self.last_error: BaseException | None = None
         num_agents = len(env.spec.agents)
         self.index = index
         self.is_out = False
@@ -62,7 +64,7 @@ class Group(Recovering):
         try:
             self.env.reset(rows)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
-            self._recover(error, -1, rows)
+            recover(self, error, -1, rows)
 
     def begin(self) -> bool:
         """Begin a block on every route; False while one of them has no leave to."""
@@ -91,7 +93,7 @@ class Group(Recovering):
                 [lanes.observation_rows(t + 1) for lanes in self.lanes],
             )
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
-            self._recover(error, t, [lanes.observation_rows(t + 1) for lanes in self.lanes])
+            recover(self, error, t, [lanes.observation_rows(t + 1) for lanes in self.lanes])
         return not self.is_out
 
     def observe(self) -> list[Episode]:
@@ -124,7 +126,7 @@ class Group(Recovering):
     def locate(self, variables: Mapping[str, Any], what: str) -> EnvFault:
         """The batch, which hangs in a method called by this."""
         t = int(variables.get("t", -1))
-        return self._batch_fault(what, "hang", t)
+        return self.batch_fault(what, "hang", t)
 
     def repro(self, fault: EnvFault) -> Repro | None:
         """What a file needs to show a fault again; None where it is not known how envs are built."""
@@ -164,9 +166,9 @@ class Group(Recovering):
         if self.quarantine is not None:
             self.quarantine.load(subset(state, "quarantine."))
             if self.quarantine.rebuilds:
-                self._replace_env(self.quarantine.remake(), self.burn_in)
+                replace_env(self, self.quarantine.remake(), self.burn_in)
                 self._reset_row = None
-            self._park(np.flatnonzero(self.quarantine.parked).tolist())
+            self.park(np.flatnonzero(self.quarantine.parked).tolist())
         if self.is_out:
             return True
         seen = [
@@ -185,7 +187,7 @@ class Group(Recovering):
         self.parked, self.unanswered = True, 0
         self.reset()
 
-    def _forget(self, envs: np.ndarray, t: int) -> None:
+    def forget(self, envs: np.ndarray, t: int) -> None:
         """Nothing came of row `t` in these envs, `[E]` bool: their episodes under way are lost."""
         if t < 0:
             return
@@ -197,7 +199,7 @@ class Group(Recovering):
         for lanes in self.lanes:
             lanes.forget(envs & living, t)
 
-    def _park(self, envs: Sequence[int]) -> None:
+    def park(self, envs: Sequence[int]) -> None:
         """Play these envs no more; where none is left the group is out, and gives its blocks back."""
         if self.quarantine is None or not len(envs):
             return
@@ -211,11 +213,11 @@ class Group(Recovering):
             self.parked, self.unanswered = True, 0
             self.env.close()
 
-    def _replace_env(self, env: Env, row: int) -> None:
-        super()._replace_env(env, row)
-        self._reset_row = row
+    def take_env(self, env: Env, row: int) -> None:
+        """Go on with another batch, which shows its first observations at `row`."""
+        self.env, self._reset_row = env, row
 
-    def _episodes_at(self, t: int) -> np.ndarray:
+    def episodes_at(self, t: int) -> np.ndarray:
         """`[E]`: number of the episode of each env at row `t`."""
         episodes = [
             lanes.carry["episode"] if lanes.grant is None else lanes.block.episodes_at(t)
@@ -224,7 +226,7 @@ class Group(Recovering):
         by_env = [n.reshape(self.env.spec.num_envs, -1) for n in episodes]
         return np.concatenate(by_env, axis=1).max(axis=1)
 
-    def _batch_fault(self, what: str, kind: str, t: int) -> EnvFault:
+    def batch_fault(self, what: str, kind: str, t: int) -> EnvFault:
         """What is wrong with the whole batch: of its actions, those that this block holds."""
         spec, start = self.env.spec, self._reset_row or self.burn_in
         columns: dict[int, np.ndarray] = {}
