@@ -111,9 +111,11 @@ def _train(words: list[str]) -> int:
 
 def _resume(words: list[str]) -> int:
     from srl import api
+    from srl.tools.words import read_options
 
-    path, options = _first(words, "srl resume RUN")
-    options, checkpoint = _cut(options, "--from", api.LATEST)
+    path, words = _first(words, "srl resume RUN")
+    own, options = read_options(words, {"from": str})
+    checkpoint = own.get("from", api.LATEST)
     return _finish(api.resume_run(Path(path), options, _view, checkpoint))
 
 
@@ -278,56 +280,24 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 
 def _first(words: list[str], usage: str) -> tuple[str, list[str]]:
-    from srl.core.errors import ConfigError
+    from srl.tools.words import read_name
 
-    if not words or words[0].startswith("-"):
-        raise ConfigError(f"a name is missing: {usage}")
-    return words[0], words[1:]
+    return read_name(words, usage)
 
 
 def _options(words: list[str], usage: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Options `--name value` or `--name=value`; one whose kind is None takes no value."""
+    """The options of a command that takes no others."""
     from srl.core.errors import ConfigError
     from srl.core.names import nearest
+    from srl.tools.words import read_options
 
-    rest, found = list(words), dict[str, Any]()
-    while rest:
-        word, equals, value = rest.pop(0).partition("=")
-        name = word.removeprefix("--")
-        if not word.startswith("--") or name not in known:
-            takes = ", ".join(f"--{option}" for option in known)
-            raise ConfigError(f"{usage} takes {takes}, got {word!r}{nearest(name, list(known))}")
-        if known[name] is None:
-            if equals:
-                raise ConfigError(f"--{name} takes no value, got {value!r}")
-            found[name] = True
-            continue
-        if not equals:
-            if not rest:
-                raise ConfigError(f"--{name} needs a value")
-            value = rest.pop(0)
-        try:
-            found[name] = known[name](value)
-        except ValueError:
-            kind = "number" if known[name] is float else "whole number"
-            raise ConfigError(f"--{name} needs a {kind}, got {value!r}") from None
+    found, others = read_options(words, known)
+    if others:
+        word = others[0].partition("=")[0]
+        takes = ", ".join(f"--{option}" for option in known)
+        hint = nearest(word.removeprefix("--"), list(known))
+        raise ConfigError(f"{usage} takes {takes}, got {word!r}{hint}")
     return found
-
-
-def _cut(words: list[str], option: str, default: str) -> tuple[list[str], str]:
-    """Words without one option of ours among those of an experiment, and its last value."""
-    from srl.core.errors import ConfigError
-
-    rest, others, value = list(words), list[str](), default
-    while rest:
-        word, equals, given = rest.pop(0).partition("=")
-        if word != option:
-            others.append(word + equals + given)
-        elif equals or rest:
-            value = given if equals else rest.pop(0)
-        else:
-            raise ConfigError(f"{option} needs a value")
-    return others, value
 
 
 def _view(experiment: Any) -> Any:

@@ -8,6 +8,7 @@ from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.core.names import load_object, nearest
 from srl.tools.bench.workloads import WORKLOADS
+from srl.tools.words import Reader, read_name, read_options
 
 COMMANDS: dict[str, str] = {
     "cost": "srl.tools.bench.cost:main",
@@ -35,7 +36,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_words(
-    words: Sequence[str], usage: str, own: Mapping[str, Callable[[str], Any] | None]
+    words: Sequence[str], usage: str, own: Mapping[str, Reader | None]
 ) -> tuple[str, dict[str, Any], list[str]]:
     """The name, the command's own options, and the options of the experiment.
 
@@ -44,33 +45,8 @@ def read_words(
         usage: one line, for what is refused.
         own: the command's option to what reads its value; None: it takes no value.
     """
-    if not words or words[0].startswith("-"):
-        raise ConfigError(f"a name is missing: {usage}")
-    found: dict[str, Any] = {}
-    others: list[str] = []
-    rest = list(words[1:])
-    while rest:
-        word = rest.pop(0)
-        option, equals, value = word.partition("=")
-        name = option.removeprefix("--")
-        if not option.startswith("--") or name not in own:
-            others.append(word)
-            continue
-        read = own[name]
-        if read is None:
-            if equals:
-                raise ConfigError(f"--{name} takes no value, got {value!r}")
-            found[name] = True
-            continue
-        if not equals:
-            if not rest:
-                raise ConfigError(f"--{name} needs a value: {usage}")
-            value = rest.pop(0)
-        try:
-            found[name] = read(value)
-        except ValueError:
-            raise ConfigError(f"--{name} cannot be {value!r}: {usage}") from None
-    return words[0], found, others
+    name, rest = read_name(words, usage)
+    return name, *read_options(rest, own)
 
 
 def find(name: str, arguments: Sequence[str] = ()) -> Experiment[Any]:

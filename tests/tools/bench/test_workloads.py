@@ -60,7 +60,7 @@ def test_own_options_are_told_from_those_of_the_experiment():
         ([], "a name is missing"),
         (["--seconds", "3"], "a name is missing"),
         (["x", "--seconds"], "needs a value"),
-        (["x", "--seconds", "soon"], "cannot be 'soon'"),
+        (["x", "--seconds", "soon"], "needs a number, got 'soon'"),
         (["x", "--quick=1"], "takes no value"),
     ],
 )
