@@ -1,7 +1,7 @@
 """Every experiment that exists, interrupted anywhere and resumed, is the run that was not: bit for bit.
 
-Inline, all that happens is a sequence of rounds. One of them is drawn, Ctrl-C comes in it, and the
-resumed run is compared with a whole one: every metric, every bit of the last checkpoint. What is
+Inline, all that happens is a sequence of rounds. Some of them are drawn, Ctrl-C comes in each, and the
+run that was resumed is compared with a whole one: every metric, every bit of the last checkpoint. What is
 printed with a failure replays it: SRL_RESUME_SEED=N pytest "tests/test_resume.py::...".
 
 New experiments, toys and workloads are covered by their names in the catalogue; envs that cannot be
@@ -64,7 +64,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """What an experiment needs, or shows more with."""
 
-ROLLOUT, UPDATES = 8, 8
+ROLLOUT, UPDATES, INTERRUPTIONS = 8, 8, 2
 SMALL = {
     "launcher": "inline",
     "checkpoint__seconds": 1000.0,
@@ -146,10 +146,10 @@ def lost_by(name: str, variant: str) -> list[str]:
 
 @dataclass
 class Rounds:
-    """Rounds that the inline launcher has played, and the one in which Ctrl-C comes."""
+    """Rounds that the inline launcher has played, and those in which Ctrl-C comes."""
 
     played: int = 0
-    last: int | None = None
+    interrupted: tuple[int, ...] = ()
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
     def count(launcher: InlineLauncher) -> None:
         play(launcher)
         counted.played += 1
-        if counted.played == counted.last:
+        if counted.played in counted.interrupted:
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(InlineLauncher, "_round", count)
@@ -245,15 +245,15 @@ def test_run_interrupted_anywhere_and_resumed_is_the_same(
     assert whole.summary["status"] == "completed"
     assert whole.summary["version"] >= UPDATES // 2
     total = rounds.played
-    rounds.last = random.Random(f"{SEED} {name} {variant}").randrange(1, total)
-    rounds.played = 0
-    print(f"interrupted in round {rounds.last} of {total}: SRL_RESUME_SEED={SEED} replays it")
+    drawn = random.Random(f"{SEED} {name} {variant}").sample(range(1, total), INTERRUPTIONS)
+    rounds.played, rounds.interrupted = 0, tuple(drawn)
+    print(f"interrupted in rounds {drawn} of {total}: SRL_RESUME_SEED={SEED} replays it")
 
-    interrupted = srl.train(experiment, out=str(tmp_path / "run"))
-    assert interrupted.summary["status"] == "interrupted"
-    lost = lost_of(interrupted.folder)
-    rounds.last = None
-    resumed = srl.resume(interrupted.folder)
+    resumed = srl.train(experiment, out=str(tmp_path / "run"))
+    assert resumed.summary["status"] == "interrupted"
+    lost = lost_of(resumed.folder)
+    while resumed.summary["status"] == "interrupted":
+        resumed = srl.resume(resumed.folder)
 
     assert resumed.summary["status"] == "completed"
     apart, expected = differences(whole.folder, resumed.folder), lost_by(name, variant)
