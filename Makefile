@@ -4,6 +4,8 @@
 # make slow    the slower proofs: every topology, three seeds each; a thousand kills of a writer;
 #              every experiment in every variant, interrupted and resumed
 # make chaos   10,000 simulated schedules of faults, 200 real runs (an hour; resumable)
+# make kills   CartPole while workers are killed, three seeds, and its trainers, 20 times (resumable)
+# make soak    half an hour: nothing grows, nothing slows down (a quiet machine)
 # make learn   learning curves of every topology, three seeds each (resumable)
 # make learn-recall        memory or none on the toy that needs it (resumable)
 # make learn-match         one policy, two, or a frozen opponent (resumable)
@@ -18,7 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test check slow chaos learn learn-recall learn-match learn-half-cheetah learn-pong bench bench-scaling clean
+.PHONY: train test check slow chaos kills soak learn learn-recall learn-match learn-half-cheetah learn-pong bench bench-scaling clean
 
 train: $(VENV)/.installed
 	$(BIN)/srl train cartpole
@@ -38,6 +40,12 @@ slow: $(VENV)/.installed-dev
 
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/chaos.py
+
+kills: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/kills.py
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/soak.py
 
 learn: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/learn.py

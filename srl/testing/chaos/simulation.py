@@ -1,12 +1,13 @@
 """A whole run in one thread, under a clock of its own, by a schedule of faults drawn from a seed.
 
 Workers, streams, slot tables and the supervisor are the real ones; sockets, time and processes are
-simulated. A process may die at any call on a socket and around any write to a slot table.
+simulated. A process may die at any call on a socket, around any write to a slot table, and in any
+meeting of several trainers.
 """
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from srl.core.arrays import Arrays
 from srl.core.collective import Alone
-from srl.core.errors import SrlError
+from srl.core.errors import SrlError, StreamError
 from srl.core.experiment import (
     ActorsConfig,
     EnvConfig,
@@ -36,6 +37,7 @@ from srl.streams.samples import shm as samples
 from srl.testing.chaos import parts
 from srl.testing.chaos.checker import Checker, Violation
 from srl.testing.chaos.network import Clock, KilledError, Network, Process, Weather
+from srl.testing.chaos.ranks import SimulatedGroup, SimulatedRank
 from srl.transport.control import Failure
 from srl.transport.slots import SlotTable
 from srl.workers import trainer as trainers
@@ -59,6 +61,7 @@ class Topology:
     policies: int = 1
     """Policy workers; 0: inference in the actors."""
     max_staleness: int = 1
+    trainers: int = 1
 
 
 TOPOLOGIES = (
@@ -67,6 +70,8 @@ TOPOLOGIES = (
     Topology(policies=2, groups=2),
     Topology(policies=2, max_staleness=0),
     Topology(actors=1, groups=2, policies=0, max_staleness=2),
+    Topology(trainers=2),
+    Topology(actors=4, policies=0, trainers=2),
 )
 
 
@@ -93,6 +98,22 @@ class _Life:
     asleep_until: float = 0.0
     slowness: int = 1
     """It is stepped once in so many turns."""
+    rank: SimulatedRank | None = None
+    """Of a trainer that is not alone."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is in the middle of a call, for others to come to a meeting."""
+        return self.rank is not None and self.rank.fiber.is_busy
+
+    def call(self, do: Callable[[], Any]) -> Any:
+        """Have it do something, or go on with what it is in the middle of; False while that waits."""
+        return do() if self.rank is None else self.rank.fiber.run(do)
+
+    def close(self) -> None:
+        """End the thread that its calls run in."""
+        if self.rank is not None:
+            self.rank.close()
 
 
 @cache
@@ -106,7 +127,7 @@ def plan_of(topology: Topology) -> Plan:
             count=topology.actors, envs=2 * topology.groups, groups=topology.groups
         ),
         policies=PoliciesConfig(count=max(1, topology.policies)),
-        trainers=TrainersConfig(staging="inline"),
+        trainers=TrainersConfig(count=topology.trainers, staging="inline"),
         evaluation=EvaluationConfig(episodes=0),
         inference="shm" if topology.policies else "inline",
         max_staleness=topology.max_staleness,
@@ -142,7 +163,7 @@ class Simulation:
         self._faults: list[str] = []
         self._caller: Process | None = None
         """Whose code runs now."""
-        shape = topology.actors, self._plan.routes[0].slots, 1
+        shape = topology.actors, self._plan.routes[0].slots, topology.trainers
         self._table = SlotTable(self._arenas["samples/main"], *shape)
 
     def run(self, seed: int, faults: int, versions: int) -> Outcome:
@@ -150,11 +171,12 @@ class Simulation:
         parts.world = parts.World(self._checker)
         with self._patched():
             try:
-                for worker in self._plan.workers:
-                    self._start(worker.name, 1)
+                self._start([worker.name for worker in self._plan.workers], 1)
                 self._play(faults, versions)
                 self._stop()
             finally:
+                for life in self._lives.values():
+                    life.close()
                 parts.world = None
         return Outcome(
             seed,
@@ -203,11 +225,13 @@ class Simulation:
         """Run code of a process: it may die, or raise."""
         self._caller = life.process
         try:
-            return do()
+            return life.call(do)
         except KilledError:
             self._bury(name, life, Failure(name, "was killed", "", life.incarnation))
         except SrlError as error:
-            self._checker.must("raises", False, f"{name}: {error}")
+            is_left = life.rank is not None and life.rank.group.is_broken
+            of_others = isinstance(error, StreamError) and is_left
+            self._checker.must("raises", of_others, f"{name}: {error}")
             self._bury(name, life, failure_of(name, error, life.incarnation))
         finally:
             self._caller = None
@@ -215,7 +239,7 @@ class Simulation:
 
     def _hear(self, name: str, life: _Life) -> None:
         """What a worker reports, as the controller hears it."""
-        if name not in self._lives:
+        if name not in self._lives or life.is_waiting:
             return
         telemetry = life.worker.telemetry
         if telemetry.counters.get("env_steps") or telemetry.counters.get("requests"):
@@ -223,12 +247,17 @@ class Simulation:
         for update in telemetry.take_updates():
             self._checker.learned(int(update["staleness_max"]))
         telemetry.take_episodes()
-        if name.startswith("trainer") and self._clock.now >= self._save_at:
+        if name == "trainer-0" and self._clock.now >= self._save_at:
             self._save_at = self._clock.now + self._rng.uniform(0.01, 0.3)
-            self._saved = {k: v.copy() for k, v in life.worker.save().items()}
+            try:
+                self._saved = {k: v.copy() for k, v in life.worker.save().items()}
+            except StreamError:  # the others left it in the middle of a version
+                return
             self._supervisor.progressed(name, life.incarnation)
             self._checker.ledger(self._table.ledger(consumer_lives=True), "at a checkpoint")
-            self._check_slots(life.worker)
+            for other, rank in self._lives.items():
+                if other.startswith("trainer") and not rank.is_waiting:
+                    self._check_slots(rank.worker)
 
     def _check_slots(self, trainer: Any) -> None:
         """Between two steps, a block that was delivered was taken too."""
@@ -263,6 +292,7 @@ class Simulation:
 
     def _bury(self, name: str, life: _Life, failure: Failure) -> None:
         self._network.bury(life.process)
+        life.close()
         del self._lives[name]
         verdict = self._supervisor.died(failure, self._clock.now)
         self._checker.must(
@@ -273,19 +303,30 @@ class Simulation:
         for restart in self._supervisor.due(self._clock.now):
             for name in restart.workers:
                 if name in self._lives:
-                    self._network.bury(self._lives.pop(name).process)
-                self._start(name, restart.incarnation)
+                    life = self._lives.pop(name)
+                    self._network.bury(life.process)
+                    life.close()
+            self._start(restart.workers, restart.incarnation)
 
-    def _start(self, name: str, incarnation: int) -> None:
-        """Begin a life of a worker, as `srl/workers/run.py` does."""
+    def _start(self, names: Sequence[str], incarnation: int) -> None:
+        """Begin a life of workers, as `srl/workers/run.py` does."""
+        group = SimulatedGroup(self._topology.trainers, self._rng)
+        lives = {name: self._build(name, incarnation, group) for name in names}
+        self._lives |= lives
+        for name, life in lives.items():
+            self._guard(name, life, life.worker.open)
+
+    def _build(self, name: str, incarnation: int, group: SimulatedGroup) -> _Life:
         process = Process(name)
         plan, context = self._plan, self._network.context(process)
+        is_rank = name.startswith("trainer") and group.size > 1
+        rank = group.join(plan.worker(name).index, process) if is_rank else None
         connector = ShmConnector(
             plan,
             self._arenas,
             "run",
             incarnation,
-            Alone(),
+            rank or Alone(),
             context=context,  # pyright: ignore[reportArgumentType] - as much of one as is used
         )
         self._checker.must("raises", True, "")
@@ -297,21 +338,35 @@ class Simulation:
             if self._saved is not None:
                 worker.load(self._saved)
             worker.follow(published)
-        life = self._lives[name] = _Life(worker, process, incarnation)
-        self._guard(name, life, worker.open)
+        self._caller = None
+        return _Life(worker, process, incarnation, rank=rank)
 
     def _stop(self) -> None:
         """Stop in order, and see what is left."""
         for kind in ("actor", "policy", "trainer"):
-            for name in [n for n in self._lives if n.startswith(kind)]:
-                life = self._lives.pop(name)
-                self._caller = life.process
-                try:
-                    life.worker.close()
-                except KilledError:  # a death at the very end, which nobody mends
-                    self._network.bury(life.process)
+            names = [name for name in self._lives if name.startswith(kind)]
+            while names:  # ranks meet once more
+                names = [name for name in names if not self._is_closed(name)]
         self._checker.ledger(self._table.ledger(consumer_lives=False), "at the end")
         self._checker.left("open sockets", self._network.open_sockets())
+
+    def _is_closed(self, name: str) -> bool:
+        """Have a worker go on with what it is in the middle of, and then close."""
+        life = self._lives[name]
+        was_waiting = life.is_waiting
+        self._caller = life.process
+        try:
+            life.call(life.worker.close)
+        except KilledError:  # a death at the very end, which nobody mends
+            self._network.bury(life.process)
+        else:
+            if was_waiting or life.is_waiting:
+                return False
+        finally:
+            self._caller = None
+        life.close()
+        del self._lives[name]
+        return True
 
     @contextlib.contextmanager
     def _patched(self) -> Iterator[None]:
