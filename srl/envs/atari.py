@@ -73,7 +73,7 @@ class AtariFamily:
 
 
 class _AtariVector:
-    """All games of a batch; implements `srl.envs.native.Vector`."""
+    """All games of a batch; implements `srl.envs.native.Vector` and `Reseeds`."""
 
     def __init__(self, request: EnvRequest, options: AtariOptions) -> None:
         try:
@@ -111,6 +111,12 @@ class _AtariVector:
         """Begin a game in all envs, each seeded."""
         obs, info = self._envs.reset(seed=seeds)
         self._lives = info["lives"]
+        return {"obs": obs[:, 0]}
+
+    def restart(self, which: np.ndarray, seeds: np.ndarray) -> Mapping[str, np.ndarray]:
+        """Begin a game in some envs, each seeded."""
+        obs, info = self._envs.reset(seed=seeds, options={"reset_mask": which})
+        self._lives = np.where(which, info["lives"], self._lives)
         return {"obs": obs[:, 0]}
 
     def step(self, actions: np.ndarray) -> Stepped:

@@ -5,7 +5,7 @@ Axes: `E` envs. Every list has one entry an env.
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,8 @@ RESTORES_NOT = "episodes are not restored: envs are seeded at start only, and be
 
 PlayAgain = Callable[[int, int, list[np.ndarray]], list[bool]]
 """Reset env `e` with a seed, take each agent's actions `[N, *shape]`; which of N + 1 rows ended."""
+PlayAllAgain = Callable[[list[int], list[list[np.ndarray]]], Iterable[list[bool]]]
+"""The same for all envs: the seed of each (-1: leave it), and each agent's actions, by env."""
 
 
 class EpisodeLog:
@@ -89,7 +91,7 @@ class EpisodeLog:
             state[name] = np.concatenate([log[n:, e] for e, n in enumerate(began)])
         return state
 
-    def load(self, state: Mapping[str, np.ndarray], play: PlayAgain) -> bool:
+    def load(self, state: Mapping[str, np.ndarray], play: PlayAllAgain) -> bool:
         """Bring every env to where it was saved; False where one cannot be, or ends elsewhere."""
         if len(state["seed"]) != len(self.seed):
             return False
@@ -99,11 +101,9 @@ class EpisodeLog:
         steps = state["steps"].tolist()
         parts = [np.split(state[name], np.cumsum(steps)[:-1]) for name in self._fields]
         try:
-            for e, seed in enumerate(state["seed"].tolist()):
-                if seed < 0:  # it had failed, and is due a reset
-                    continue
-                ends = play(e, seed, [part[e] for part in parts])
-                if any(ends[:-1]) or ends[-1] != state["ended"][e]:
+            for e, ends in enumerate(play(state["seed"].tolist(), parts)):
+                is_due = state["seed"][e] < 0  # it had failed
+                if not is_due and (any(ends[:-1]) or ends[-1] != state["ended"][e]):
                     return False
         except (Exception, SystemExit):  # user code may raise anything
             logger.warning("replaying %s failed", self._request.name, exc_info=True)
@@ -190,6 +190,16 @@ class EpisodeLog:
     def _seed_of_episode(self, e: int) -> int:
         request = self._request
         return episode_seed(request.seed, request.first_env + e, self.episode[e])
+
+
+def one_by_one(play: PlayAgain) -> PlayAllAgain:
+    """Play the episodes of envs that do not depend on each other, one after the other."""
+
+    def play_all(seeds: list[int], actions: list[list[np.ndarray]]) -> Iterator[list[bool]]:
+        for e, seed in enumerate(seeds):
+            yield play(e, seed, [by_env[e] for by_env in actions]) if seed >= 0 else []
+
+    return play_all
 
 
 def close_env(env: Any, e: int, name: str) -> None:

@@ -25,7 +25,7 @@ from srl.core.errors import ConfigError, EnvError
 from srl.core.fault import EnvFault
 from srl.core.masks import mask_size
 from srl.core.names import load_object, nearest
-from srl.envs.episodes import EpisodeLog, close_env
+from srl.envs.episodes import EpisodeLog, close_env, one_by_one
 from srl.envs.spaces import (
     Leaf,
     action_of,
@@ -233,7 +233,7 @@ class GymEnv:
         """
         shown = {name: np.zeros_like(array) for name, array in seen[0].obs.items()}
         rows = [(leaf, shown[leaf.observation.name][:, 0]) for leaf in self._leaves]
-        if self._log.load(state, partial(self._play_again, rows)) and same_observations(
+        if self._log.load(state, one_by_one(partial(self._play_again, rows))) and same_observations(
             shown, seen[0].obs
         ):
             return True

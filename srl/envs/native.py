@@ -1,13 +1,15 @@
 """What families of native vector envs share: one call steps all envs, and resets those that ended.
 
-They are seeded once, at their start, because a seeded reset is slow (Atari: 88 ms against 4.5 ms)
-or ignored (EnvPool). Axes: `E` envs.
+Where they can begin single episodes with a seed (`Reseeds`: ale-py, at 88 ms against 4.5 ms),
+`env.reseed` decides whether they do, and episodes are then brought back; others are seeded once, at
+their start (EnvPool ignores the seed of a reset). Axes: `E` envs.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -23,7 +25,7 @@ from srl.core.env import (
 )
 from srl.core.errors import ConfigError, EnvError
 from srl.core.names import nearest
-from srl.envs.episodes import RESTORES_NOT
+from srl.envs.episodes import RESTORES_NOT, EpisodeLog
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,18 @@ class Vector(Protocol):
         ...
 
 
+@runtime_checkable
+class Reseeds(Protocol):
+    """A native vector env that can begin the episodes of some of its envs with seeds."""
+
+    def restart(self, which: np.ndarray, seeds: np.ndarray) -> Mapping[str, np.ndarray]:
+        """Begin episodes in the envs `which` `[E]` bool with `seeds`, one for each of these.
+
+        Returns what is seen, `[E, ...]`; what other envs show there means nothing.
+        """
+        ...
+
+
 class NativeEnv:
     """A batch of one native vector env; implements `srl.core.env.Env`."""
 
@@ -79,11 +93,15 @@ class NativeEnv:
         self._vector: Vector | None = vector
         self._request = request
         self._floats = [o.name for o in agent.observations if np.dtype(o.dtype).kind == "f"]
+        self._log: EpisodeLog | None = None
+        """Of envs whose episodes begin with seeds."""
+        if isinstance(vector, Reseeds) and request.reseed == "episode":
+            self._log = EpisodeLog(request, {"actions": agent.action.field})
         self.spec = EnvSpec(
             name=request.name,
             num_envs=request.num_envs,
             agents={"agent_0": agent},
-            restores=RESTORES_NOT,
+            restores=RESTORES_NOT if self._log is None else self._log.restores,
             max_steps=max_steps,
         )
         self._seed = np.full(request.num_envs, -1)
@@ -105,8 +123,13 @@ class NativeEnv:
         except Exception as error:  # native code may raise anything
             raise self._error(0, f"failed in reset: {error!r}") from error
         self._show(out[0], obs)
-        self._over.fill(False)
+        self._over = np.zeros_like(self._over)
         self._started = True
+        if self._log is not None:
+            self._log.clear()
+            for e in envs:
+                self._log.begin(e)
+            self._log.ended = self._over.tolist()
         out[0].first.fill(True)
         out[0].valid.fill(True)
         out[0].acting.fill(True)
@@ -125,11 +148,12 @@ class NativeEnv:
             self.reset(out)
             return
         self._last = actions[0][:, 0]
+        begun = self._over
         try:
             stepped = self._open().step(self._last)
+            obs = stepped.obs if self._log is None else self._logged(self._log, begun, stepped)
         except Exception as error:  # native code may raise anything
             raise self._error(0, f"failed in step: {error!r}") from error
-        begun = self._over
         self._episode += begun
         ends.reward[:, 0] = np.where(begun, 0, stepped.reward)
         ends.terminated[:, 0] = stepped.terminated & ~begun
@@ -138,7 +162,7 @@ class NativeEnv:
         rows.valid[:, 0] = ~stepped.over
         rows.acting.fill(True)
         self._over = stepped.over
-        self._show(rows, stepped.obs)
+        self._show(rows, obs)
         if not np.isfinite(ends.reward).all():
             e = int(np.isfinite(ends.reward[:, 0]).argmin())
             raise self._error(e, f"gave the reward {ends.reward[e, 0]}")
@@ -150,14 +174,24 @@ class NativeEnv:
         return np.repeat(grey.repeat(4, axis=0).repeat(4, axis=1)[..., None], 3, axis=2)
 
     def save(self) -> dict[str, np.ndarray]:
-        """The number of each env's episode `[E]`: what comes next begins new ones."""
-        return {"episode": self._episode.copy()}
+        """The number of each env's episode `[E]`; of those with seeds, what plays them again."""
+        return {"episode": self._episode.copy()} if self._log is None else self._log.save()
 
     def load(self, state: Mapping[str, np.ndarray], seen: Sequence[ObservationRows]) -> bool:
-        """Always False: episodes go on counting, and every env begins a new one."""
+        """Replay episodes that have seeds; else, and where that fails, every env begins a new one."""
         if state["episode"].shape == self._episode.shape:
             self._episode = state["episode"].copy()
         self._started = False
+        if self._log is None or "seed" not in state:
+            return False
+        shown: dict[str, np.ndarray] = {}
+        if self._log.load(state, partial(self._play_again, shown)) and all(
+            np.array_equal(shown[name].reshape(row.shape), row) for name, row in seen[0].obs.items()
+        ):
+            self._seed, self._over = state["seed"].copy(), state["ended"].copy()
+            self._shown, self._last, self._started = shown, None, True
+            return True
+        self._log.give_up()
         return False
 
     def close(self) -> None:
@@ -170,6 +204,53 @@ class NativeEnv:
         if self._vector is None:
             raise EnvError(f"env {self.spec.name!r} was closed")
         return self._vector
+
+    def _logged(
+        self, log: EpisodeLog, begun: np.ndarray, stepped: Stepped
+    ) -> Mapping[str, np.ndarray]:
+        """Log the step, and begin the episodes of the envs `begun` again, with seeds; what is seen."""
+        log.remember([np.array(self._last)])
+        log.ended = stepped.over.tolist()
+        if not begun.any():
+            return stepped.obs
+        for e in np.flatnonzero(begun).tolist():
+            self._seed[e] = log.begin(e)
+        return self._restarted(begun, self._seed, stepped.obs)
+
+    def _restarted(
+        self, which: np.ndarray, seeds: np.ndarray, obs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Begin episodes in some envs, with their `seeds` of all `[E]`; `obs`, with what these show."""
+        vector = self._open()
+        if not isinstance(vector, Reseeds):
+            raise AssertionError(f"{self.spec.name} cannot begin episodes with seeds")
+        shown = {name: values.copy() for name, values in obs.items()}
+        for name, values in vector.restart(which, seeds[which]).items():
+            shown[name][which] = values[which]
+        return shown
+
+    def _play_again(
+        self, shown: dict[str, np.ndarray], seeds: list[int], actions: list[list[np.ndarray]]
+    ) -> list[list[bool]]:
+        """Play all episodes so that they end together: shorter ones begin later."""
+        vector, by_seed = self._open(), np.array(seeds)
+        steps = np.array([len(taken) for taken in actions[0]])
+        longest = int(steps.max())
+        begins = longest - steps
+        ends = [[False] for _ in seeds]
+        moves = np.zeros((longest, len(seeds), *actions[0][0].shape[1:]), actions[0][0].dtype)
+        for e, taken in enumerate(actions[0]):
+            moves[begins[e] :, e] = taken
+        obs = vector.start(by_seed)
+        for t in range(longest):
+            stepped = vector.step(moves[t])
+            obs = stepped.obs
+            for e in np.flatnonzero(begins <= t).tolist():
+                ends[e].append(bool(stepped.over[e]))
+            if (begins == t + 1).any():
+                obs = self._restarted(begins == t + 1, by_seed, obs)
+        shown.update(obs)
+        return ends
 
     def _show(self, rows: ObservationRows, obs: Mapping[str, np.ndarray]) -> None:
         self._shown = obs

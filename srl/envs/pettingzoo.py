@@ -34,7 +34,7 @@ from srl.core.env import (
 from srl.core.errors import ConfigError, EnvError
 from srl.core.fault import EnvFault
 from srl.core.names import load_object, nearest
-from srl.envs.episodes import EpisodeLog, close_env
+from srl.envs.episodes import EpisodeLog, close_env, one_by_one
 from srl.envs.spaces import (
     Leaf,
     action_of,
@@ -201,7 +201,7 @@ class PettingZooEnv:
         After False call `reset` for new first observations; a `step` would reset as well.
         """
         shown = [{n: np.zeros_like(array) for n, array in rows.obs.items()} for rows in seen]
-        if self._log.load(state, partial(self._play_again, shown)) and all(
+        if self._log.load(state, one_by_one(partial(self._play_again, shown))) and all(
             same_observations(mine, rows.obs) for mine, rows in zip(shown, seen, strict=True)
         ):
             return True

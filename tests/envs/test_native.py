@@ -21,7 +21,7 @@ from srl.testing.env_contract import check_env
 NO_TEXT = ("srl.envs.gym:WithoutText",)
 
 
-def request_of(name, *, num_envs=2, wrappers=(), **options):
+def request_of(name, *, num_envs=2, wrappers=(), reseed="episode", **options):
     return EnvRequest(
         name=name,
         options=options,
@@ -29,7 +29,7 @@ def request_of(name, *, num_envs=2, wrappers=(), **options):
         num_envs=num_envs,
         seed=3,
         first_env=10,
-        reseed="episode",
+        reseed=reseed,
     )
 
 
@@ -86,16 +86,19 @@ def test_minigrid_keeps_the_contract():
 
 
 @pytest.mark.parametrize(
-    ("game", "options", "steps"),
+    ("game", "reseed", "options", "steps"),
     [
-        ("pong", {"max_episode_frames": 100}, 60),
-        ("breakout", {}, 150),
-        ("breakout", {"life_loss": True, "sticky_actions": 0.25}, 150),
+        ("pong", "start", {"max_episode_frames": 100}, 60),
+        ("breakout", "start", {}, 150),
+        ("breakout", "start", {"life_loss": True, "sticky_actions": 0.25}, 150),
+        ("pong", "episode", {"max_episode_frames": 60}, 40),
+        ("breakout", "episode", {"sticky_actions": 0.25, "max_episode_frames": 90}, 50),
     ],
 )
-def test_atari_keeps_the_contract(game, options, steps):
+def test_atari_keeps_the_contract(game, reseed, options, steps):
     pytest.importorskip("ale_py", reason="srl[atari] is not installed")
-    assert check_env(AtariFamily.make_batch, request_of(game, **options), steps=steps) == []
+    request = request_of(game, reseed=reseed, **options)
+    assert check_env(AtariFamily.make_batch, request, steps=steps) == []
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,7 @@ def test_atari_rows_are_those_of_ale_py_around_a_truncation():
     obs, _, reward, terminated, truncated = bare_atari(
         "pong", seeds, actions, max_num_frames_per_episode=40
     )
-    env = AtariFamily.make_batch(request_of("pong", max_episode_frames=40))
+    env = AtariFamily.make_batch(request_of("pong", reseed="start", max_episode_frames=40))
     block = play(env, actions)
     env.close()
     assert env.spec.max_steps == 10
@@ -163,7 +166,7 @@ def test_atari_life_loss_is_terminated_but_the_game_goes_on():
     obs, lives, _, terminated, _ = bare_atari("breakout", [episode_seed(3, 10, 0)], actions)
     over = int(terminated[:, 0].argmax())
     lost = np.flatnonzero(lives[1 : over + 1, 0] < lives[:over, 0]).tolist()
-    request = request_of("breakout", num_envs=1, life_loss=True)
+    request = request_of("breakout", num_envs=1, reseed="start", life_loss=True)
     env = AtariFamily.make_batch(request)
     block = play(env, actions)
     env.close()
@@ -189,13 +192,13 @@ def test_atari_rewards_are_raw_and_options_reach_the_game():
     assert block["reward"].max() >= 10
 
 
-def test_atari_is_not_restored_and_begins_other_games():
+def test_atari_seeded_at_start_is_not_restored_and_begins_other_games():
     pytest.importorskip("ale_py", reason="srl[atari] is not installed")
-    env = AtariFamily.make_batch(request_of("pong"))
+    env = AtariFamily.make_batch(request_of("pong", reseed="start"))
     assert "not restored" in env.spec.restores
     block = play(env, np.zeros((3, 2), np.int64))
     seen = [block.observation_rows(env.spec.agents["agent_0"], 3)]
-    fresh = AtariFamily.make_batch(request_of("pong"))
+    fresh = AtariFamily.make_batch(request_of("pong", reseed="start"))
     assert not fresh.load(env.save(), seen)
     play(fresh, np.zeros((1, 2), np.int64))
     assert fresh.save()["episode"].tolist() == [1, 1]
@@ -321,6 +324,39 @@ class Vector:
         return obs
 
 
+class Drawn:
+    """Episodes whose lengths their seeds draw; one that begins by itself has a seed of its own."""
+
+    def start(self, seeds):
+        self.seed, self.count = seeds.copy(), np.zeros(len(seeds), np.int64)
+        self.total, self.others = np.zeros(len(seeds), np.int64), 0
+        return {"obs": self._obs()}
+
+    def restart(self, which, seeds):
+        self.seed[which] = seeds
+        self.count[which] = self.total[which] = 0
+        return {"obs": np.where(which[:, None], self._obs(), -1).astype(np.float32)}
+
+    def step(self, actions):
+        over, no = self._over(), np.zeros(len(actions), np.bool_)
+        self.others += 1
+        self.seed = np.where(over, 1000 + self.others, self.seed)
+        self.count = np.where(over, 0, self.count + 1)
+        self.total = np.where(over, 0, self.total + actions)
+        ended = self._over()
+        return Stepped({"obs": self._obs()}, self.total.astype(np.float32), ended, no, ended)
+
+    def close(self):
+        pass
+
+    def _over(self):
+        return self.count == 2 + self.seed % 5
+
+    def _obs(self):
+        return np.stack([self.seed % 97, self.count, self.total], -1).astype(np.float32)
+
+
+DRAWN = AgentSpec((Observation("obs", (3,), "float32"),), Discrete(2))
 NUMBER = AgentSpec((Observation("obs", (1,), "float32"),), Discrete(2))
 
 
@@ -344,6 +380,50 @@ def test_native_rows_and_masks_are_exact():
 
 def test_native_env_keeps_the_contract():
     assert check_env(lambda r: NativeEnv(Vector(), NUMBER, r), request_of("x"), steps=20) == []
+
+
+@pytest.mark.parametrize("reseed", ["episode", "start"])
+def test_native_env_that_begins_episodes_with_seeds_is_restored_where_it_does(reseed):
+    request = request_of("drawn", num_envs=3, reseed=reseed)
+    made = NativeEnv(Drawn(), DRAWN, request)
+    assert ("not restored" in made.spec.restores) == (reseed == "start")
+    assert check_env(lambda r: NativeEnv(Drawn(), DRAWN, r), request, steps=40) == []
+    block = play(made, np.random.default_rng(0).integers(0, 2, (40, 3)))
+    assert (
+        block["reward"][:-1][block["valid"][:-1]] == block["obs"][1:, :, 2][block["valid"][:-1]]
+    ).all()
+    begun = [block["obs"][t, e, 0] for e in range(3) for t in np.flatnonzero(block["first"][:, e])]
+    seeds = [
+        episode_seed(3, 10 + e, n) % 97
+        for e in range(3)
+        for n in range(int(block["first"][:, e].sum()))
+    ]
+    assert (begun == seeds) == (reseed == "episode")
+
+
+@pytest.mark.parametrize("at", range(2, 14))
+def test_native_env_is_brought_back_at_any_step(at):
+    actions = np.random.default_rng(at).integers(0, 2, (at + 12, 3))
+    request = request_of("drawn", num_envs=3)
+    env = NativeEnv(Drawn(), DRAWN, request)
+    whole = play(env, actions)
+    half = NativeEnv(Drawn(), DRAWN, request)
+    block = play(half, actions[:at])
+    again = NativeEnv(Drawn(), DRAWN, request)
+    seen = block.observation_rows(DRAWN, at)
+    assert again.load(half.save(), [seen])
+    rest = block_of(again, len(actions) + 1)
+    rest["action"][:-1] = actions
+    for t in range(at, len(actions)):
+        step(again, rest, t)
+    for name in ("obs", "first", "valid"):
+        assert (rest[name][at + 1 :] == whole[name][at + 1 :]).all()
+    for name in ("reward", "terminated"):
+        assert (rest[name][at:-1] == whole[name][at:-1]).all()
+    saved, other = again.save(), env.save()
+    assert all((saved[name] == other[name]).all() for name in other)
+    seen.obs["obs"][0] += 1
+    assert not NativeEnv(Drawn(), DRAWN, request).load(half.save(), [seen])
 
 
 @pytest.mark.parametrize(
