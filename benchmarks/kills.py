@@ -78,6 +78,8 @@ def play(words: tuple[str, ...], seed: int, disturb: Callable[[Run], list[dict]]
             sys.exit(f"the run did not end in {RUN_SECONDS:.0f} s:\n{run.output[-2000:]}")
         rows, summary = run.rows(), run.summary
         solved = next((row["env_steps"] for row in rows if is_solved(row)), None)
+        if summary["reason"].startswith("stop.return"):  # maybe between two rows
+            solved = summary["env_steps"]
         curve = [(row["env_steps"], row["mean_return"]) for row in rows]
         keys = ("status", "reason", "seconds", "env_steps", "mean_return", "eval_return", "version")
         keys += ("updates", "worker_restarts", "blocks_lost", "blocks_rolled_back")
