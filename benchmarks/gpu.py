@@ -77,7 +77,7 @@ def beside(pairs: list[tuple[float, float]], bare: str = "bare") -> dict[str, fl
 def pong_plan(**options: Any) -> Any:
     """The plan of a run of Pong on the GPU, as the launcher would make it."""
     from srl.api import find_experiment
-    from srl.launch.plan import make_plan
+    from srl.launch.graph.plan import make_plan
 
     words = {
         "trainers.device": "cuda",
@@ -227,7 +227,7 @@ class Host:
         import tempfile
 
         from srl.core.collective import Alone
-        from srl.launch.connect import ShmConnector
+        from srl.launch.graph.connect import ShmConnector
         from srl.transport.arena import Arena
 
         self.plan = plan
@@ -240,7 +240,7 @@ class Host:
 
     def build(self, name: str) -> Any:
         """A worker in this process."""
-        from srl.launch.connect import build_worker
+        from srl.launch.graph.connect import build_worker
 
         self.is_registered = True
         return build_worker(self.plan, name, self.connector)
@@ -284,8 +284,8 @@ def one_end(what: str, index: int) -> None:
 
     from srl.core.collective import Alone
     from srl.core.streams import Grant
-    from srl.launch.connect import ShmConnector
-    from srl.launch.plan import Plan
+    from srl.launch.graph.connect import ShmConnector
+    from srl.launch.graph.plan import Plan
     from srl.transport.arena import Arena
     from srl.transport.blocks import BlockArena
 
@@ -332,7 +332,7 @@ def answer(plan: Any, index: int, connector: Any, folder: Path) -> None:
     """A policy worker, which counts its requests and batches in a file."""
     import zmq
 
-    from srl.launch.connect import build_worker
+    from srl.launch.graph.connect import build_worker
 
     counts = np.memmap(folder / f"counts-{index}", np.int64, "r+", shape=(2,))
     worker: Any = build_worker(plan, f"policy-{index}", connector)
@@ -448,7 +448,7 @@ def policy(options: Any) -> dict[str, Any]:
 
 def answers_beside_bare(plan: Any, batch: int, workers: int, seconds: float) -> dict[str, float]:
     """What `policy` measures, with this plan."""
-    from srl.launch.connect import make_policy
+    from srl.launch.graph.connect import make_policy
 
     host, bare = Host(plan), bare_graph(batch)
     try:

@@ -23,16 +23,16 @@ from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.core.names import absolute_reference, load_object, nearest
 from srl.launch.controller import Controller, Watcher
-from srl.launch.env_factory import is_env
 from srl.launch.evaluate import Evaluation, evaluate, load_players, load_policy
 from srl.launch.folder import RunFolder, default_folder
-from srl.launch.initialise import fresh_sections, read_donor, write_initial
-from srl.launch.limits import check_host
-from srl.launch.opening import find_opponents, open_run, plan_run, read_experiment
-from srl.launch.options import parse_options, to_arguments
-from srl.launch.plan import Plan, make_plan
+from srl.launch.graph.env_factory import is_env
+from srl.launch.graph.initialise import fresh_sections, read_donor, write_initial
+from srl.launch.graph.opening import find_opponents, open_run, plan_run, read_experiment
+from srl.launch.graph.options import parse_options, to_arguments
+from srl.launch.graph.plan import Plan, make_plan
+from srl.launch.graph.pool import pin
+from srl.launch.host.limits import check_host
 from srl.launch.play import PlayedEpisode, play
-from srl.launch.pool import pin
 from srl.learning.checkpoint import (
     LATEST,
     Checkpoint,

@@ -93,7 +93,7 @@ def _prepare() -> None:
 
 def _train(words: list[str]) -> int:
     from srl import api
-    from srl.launch.options import help_text
+    from srl.launch.graph.options import help_text
 
     name, options = _first(words, "srl train NAME")
     if "--help" in options or "-h" in options:
@@ -189,7 +189,7 @@ def _list(words: list[str]) -> int:
 
 def _explain(words: list[str]) -> int:
     from srl import api
-    from srl.launch.explain import explain
+    from srl.launch.graph.explain import explain
 
     name, options = _first(words, "srl explain NAME")
     experiment = api.find_experiment(name, options)

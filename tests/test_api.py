@@ -13,7 +13,7 @@ from srl.core.compute import Compute
 from srl.core.errors import CheckpointError, ConfigError
 from srl.core.experiment import Experiment
 from srl.experiments.cartpole import cartpole
-from srl.launch.opening import open_run
+from srl.launch.graph.opening import open_run
 from srl.learning.checkpoint import list_checkpoints, read_checkpoint
 
 TOY = f"{Path(__file__).parent / 'launch' / 'auditing.py'}:experiment"

@@ -9,7 +9,7 @@ import pytest
 import srl
 from srl import catalog
 from srl.api import find_experiment
-from srl.launch.explain import explain
+from srl.launch.graph.explain import explain
 
 NEEDS = {"pong": "ale_py", "half-cheetah": "mujoco", "atari/breakout": "ale_py"}
 NEEDS |= {"envpool/Pong-v5": "envpool", "pettingzoo/classic.rps_v2": "pygame"}

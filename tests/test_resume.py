@@ -24,7 +24,7 @@ from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment, Route
 from srl.core.names import load_object
 from srl.envs.toy import TOYS
-from srl.launch.env_factory import env_spec
+from srl.launch.graph.env_factory import env_spec
 from srl.launch.inline import InlineLauncher
 from srl.launch.inspect import inspect
 from srl.tools.bench.workloads import WORKLOADS

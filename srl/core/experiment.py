@@ -1,6 +1,6 @@
 """An experiment: which env, which algorithm, how many workers, and when to stop.
 
-It is data. The same experiment runs in one process or many; `launch/plan.py` turns it into the
+It is data. The same experiment runs in one process or many; `launch/graph/plan.py` turns it into the
 graph of workers and streams.
 """
 

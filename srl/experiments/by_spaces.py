@@ -7,8 +7,8 @@ import numpy as np
 from srl.algorithms.ppo import PPOConfig
 from srl.core.env import AgentSpec, Box
 from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
-from srl.launch.env_factory import env_spec
-from srl.launch.plan import MAX_BLOCK_BYTES
+from srl.launch.graph.env_factory import env_spec
+from srl.launch.graph.plan import MAX_BLOCK_BYTES
 
 GROUPS = 2
 

@@ -20,15 +20,15 @@ import msgspec
 from srl.core.errors import SrlError
 from srl.core.experiment import Experiment
 from srl.core.telemetry import EvaluatedVersion, Note, Telemetry
-from srl.launch.config import encode_experiment
 from srl.launch.doctor import Doctor
 from srl.launch.evaluate import evaluate, players_of
 from srl.launch.evaluations import Evaluations
 from srl.launch.folder import RunFolder
+from srl.launch.graph.config import encode_experiment
+from srl.launch.graph.plan import Plan
 from srl.launch.inline import InlineLauncher
 from srl.launch.lives import Lives
 from srl.launch.local import LocalLauncher
-from srl.launch.plan import Plan
 from srl.launch.saving import MOST_FAILURES, Saving
 from srl.learning.checkpoint import (
     Checkpoint,

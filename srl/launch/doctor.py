@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from srl.launch.plan import Plan
-from srl.launch.stacks import innermost
+from srl.launch.graph.plan import Plan
+from srl.launch.host.stacks import innermost
 from srl.transport.control import Examination, Examined, Failure, Message, Ready, Report
 
 _READY_SECONDS = 120.0

@@ -17,10 +17,10 @@ from srl.core.errors import CheckpointError, ConfigError
 from srl.core.experiment import Experiment
 from srl.core.spec import spec_of
 from srl.core.telemetry import Telemetry
-from srl.launch.env_factory import evaluation_lanes, recovery_of
 from srl.launch.folder import RunFolder
-from srl.launch.plan import Plan, RoutePlan, worker_name
-from srl.launch.pool import make_pool, pinned_weights
+from srl.launch.graph.env_factory import evaluation_lanes, recovery_of
+from srl.launch.graph.plan import Plan, RoutePlan, worker_name
+from srl.launch.graph.pool import make_pool, pinned_weights
 from srl.learning.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
 from srl.learning.versions import LATEST, VersionStore
 from srl.rollout.match import Match, Player

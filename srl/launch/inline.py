@@ -16,9 +16,9 @@ from srl.core.arrays import Arrays, subset
 from srl.core.errors import CheckpointError
 from srl.core.telemetry import Episode
 from srl.core.worker import Worker
-from srl.launch.connect import InlineConnector, build_worker
-from srl.launch.plan import Plan
-from srl.launch.process import use_allocator, use_threads
+from srl.launch.graph.connect import InlineConnector, build_worker
+from srl.launch.graph.plan import Plan
+from srl.launch.host.process import use_allocator, use_threads
 from srl.learning.checkpoint import Checkpoint, write_part
 from srl.streams.samples.workspace import load_workspace, save_workspace
 from srl.transport.control import (

@@ -1,7 +1,7 @@
 """The lives of a run's workers, for its controller: who has died, and who starts again."""
 
 from srl.core.experiment import Experiment
-from srl.launch.plan import Plan
+from srl.launch.graph.plan import Plan
 from srl.launch.supervision import Supervisor, Verdict
 from srl.transport.control import (
     Evaluated,

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from srl.launch.plan import Plan
-from srl.launch.process import thread_environment
-from srl.launch.socket_folder import make_socket_folder
+from srl.launch.graph.plan import Plan
+from srl.launch.host.process import thread_environment
+from srl.launch.host.socket_folder import make_socket_folder
 from srl.learning.checkpoint import Checkpoint
 from srl.transport.control import (
     Backup,

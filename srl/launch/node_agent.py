@@ -21,15 +21,15 @@ import msgspec
 import zmq
 
 from srl.core.errors import SrlError
-from srl.launch.children import Child, can_fork, fork, start_anew
-from srl.launch.env_factory import import_family
-from srl.launch.limits import raise_descriptors
-from srl.launch.memory import MemoryWatch
-from srl.launch.owner import write_owner
-from srl.launch.plan import Plan, RoutePlan, worker_name
-from srl.launch.process import use_log
+from srl.launch.graph.env_factory import import_family
+from srl.launch.graph.plan import Plan, RoutePlan, worker_name
+from srl.launch.host.children import Child, can_fork, fork, start_anew
+from srl.launch.host.limits import raise_descriptors
+from srl.launch.host.memory import MemoryWatch
+from srl.launch.host.owner import write_owner
+from srl.launch.host.process import use_log
+from srl.launch.host.stacks import Examiner
 from srl.launch.saving import Saving
-from srl.launch.stacks import Examiner
 from srl.learning.checkpoint import remove_unfinished
 from srl.streams.parameters.shm import ShmSubscriber
 from srl.transport.arena import Arena

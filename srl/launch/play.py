@@ -10,9 +10,9 @@ from srl.core.compute import Compute
 from srl.core.env import Renders
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
-from srl.launch.env_factory import evaluation_env
 from srl.launch.evaluate import limited_threads
-from srl.launch.plan import Plan
+from srl.launch.graph.env_factory import evaluation_env
+from srl.launch.graph.plan import Plan
 from srl.rollout.match import Match, Player
 
 FRAMES_PER_SECOND = 30.0

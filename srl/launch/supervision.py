@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from srl.core.experiment import RestartsConfig
-from srl.launch.plan import Plan
+from srl.launch.graph.plan import Plan
 from srl.transport.control import Failure
 
 _LONGEST_WAIT_SECONDS = 30.0

@@ -28,7 +28,7 @@ from srl.core.errors import ConfigError, SrlError
 from srl.core.experiment import EnvConfig, Experiment
 from srl.core.masks import heed
 from srl.core.names import load_object, nearest
-from srl.launch.env_factory import env_spec, make_env
+from srl.launch.graph.env_factory import env_spec, make_env
 from srl.testing.env_contract import Rows, Run, check_env, fixed_actions
 from srl.tools.finding import Finding
 

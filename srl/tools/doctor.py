@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from srl.core.errors import ConfigError
-from srl.launch.cgroup import cpu_quota, memory_limit
-from srl.launch.limits import available_memory
-from srl.launch.socket_folder import socket_place
+from srl.launch.host.cgroup import cpu_quota, memory_limit
+from srl.launch.host.limits import available_memory
+from srl.launch.host.socket_folder import socket_place
 from srl.tools.finding import Finding
 from srl.tools.leftovers import dead_socket_folders, settle_runs, sweep
 from srl.transport.arena import Arena

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from srl.core.errors import ConfigError
 from srl.launch.folder import RunFolder
-from srl.launch.owner import is_alive
-from srl.launch.socket_folder import SOCKET_OWNERS, SOCKET_PREFIX
+from srl.launch.host.owner import is_alive
+from srl.launch.host.socket_folder import SOCKET_OWNERS, SOCKET_PREFIX
 
 _DEPTH = 3
 """Levels below a given path where a run folder may lie: runs/NAME/TIME."""

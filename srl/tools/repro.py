@@ -12,7 +12,7 @@ from srl.core.errors import ConfigError, EnvError
 from srl.core.repro import Repro
 from srl.core.spec import Spec
 from srl.core.telemetry import Telemetry
-from srl.launch.env_factory import make_env
+from srl.launch.graph.env_factory import make_env
 from srl.workers.watchdog import Hang, Watched, watch
 
 REPRODUCED, NOT_REPRODUCED = 0, 1

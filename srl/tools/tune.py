@@ -20,10 +20,10 @@ import msgspec
 
 from srl.core.errors import ConfigError, SrlError
 from srl.core.experiment import Experiment
-from srl.launch.config import encode_experiment
-from srl.launch.limits import check_host
-from srl.launch.options import to_arguments
-from srl.launch.plan import make_plan
+from srl.launch.graph.config import encode_experiment
+from srl.launch.graph.options import to_arguments
+from srl.launch.graph.plan import make_plan
+from srl.launch.host.limits import check_host
 from srl.tools.bench.command import find, read_words
 from srl.tools.bench.peer_results import ratio_of
 from srl.tools.bench.report import cpu_model, gpus, host, num_cores, print_table, say, write_json

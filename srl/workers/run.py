@@ -29,10 +29,10 @@ import zmq
 from srl.core.collective import Alone, Group
 from srl.core.errors import SrlError, StreamError
 from srl.core.worker import Worker
-from srl.launch.connect import ShmConnector, build_worker
-from srl.launch.plan import Plan, worker_name
-from srl.launch.process import offer_to_oom_killer, use_allocator, use_log, use_threads
-from srl.launch.stacks import offer_stacks
+from srl.launch.graph.connect import ShmConnector, build_worker
+from srl.launch.graph.plan import Plan, worker_name
+from srl.launch.host.process import offer_to_oom_killer, use_allocator, use_log, use_threads
+from srl.launch.host.stacks import offer_stacks
 from srl.streams.parameters.shm import ShmSubscriber
 from srl.transport.arena import Arena
 from srl.transport.control import (

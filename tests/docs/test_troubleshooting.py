@@ -47,7 +47,7 @@ def test_table_is_found():
 
 def test_options_of_the_page_exist():
     from srl.api import find_experiment
-    from srl.launch.options import help_text
+    from srl.launch.graph.options import help_text
 
     text = help_text(find_experiment("cartpole"), "srl train cartpole")
     for option in set(

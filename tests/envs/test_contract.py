@@ -10,7 +10,7 @@ from srl.core.env import AgentSpec, Box, Discrete, EnvRequest, Observation
 from srl.core.experiment import EnvConfig
 from srl.core.names import load_object
 from srl.envs.native import NativeEnv, Stepped
-from srl.launch.env_factory import make_env
+from srl.launch.graph.env_factory import make_env
 from srl.testing.env_contract import check_env
 
 FILE = Path(__file__).parents[1] / "bad_envs.py"

@@ -1,4 +1,4 @@
-from srl.launch.cgroup import cpu_quota, memory_left, memory_limit, oom_kills, processes_left
+from srl.launch.host.cgroup import cpu_quota, memory_left, memory_limit, oom_kills, processes_left
 
 
 def write(path, text):

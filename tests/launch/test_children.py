@@ -14,7 +14,7 @@ PROGRAM = """
 import os, signal, subprocess, sys, threading, time
 from pathlib import Path
 import numpy as np
-from srl.launch.children import can_fork, fork
+from srl.launch.host.children import can_fork, fork
 
 folder = Path(sys.argv[1])
 assert can_fork()

@@ -8,9 +8,9 @@ import pytest
 
 from srl.core.experiment import EvaluationConfig, TrainersConfig
 from srl.experiments.cartpole import cartpole
+from srl.launch.graph.plan import Plan, make_plan
 from srl.launch.inline import InlineLauncher
 from srl.launch.local import LocalLauncher
-from srl.launch.plan import Plan, make_plan
 
 LOST = "episodes are not restored: envs are seeded at start only"
 

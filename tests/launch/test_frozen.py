@@ -14,7 +14,7 @@ from srl.algorithms.ppo import PPOConfig
 from srl.core.errors import CheckpointError, ConfigError
 from srl.core.experiment import Experiment, Route
 from srl.core.names import load_object
-from srl.launch.opening import find_opponent
+from srl.launch.graph.opening import find_opponent
 from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
 
 HERE = Path(__file__).parent / "auditing.py"

@@ -125,7 +125,7 @@ def test_error_of_a_worker_takes_the_room_that_was_kept(small_disk):
 
 def test_worker_prints_on_where_its_log_has_no_room():
     program = (
-        "import sys; from srl.launch.process import use_log; use_log(); "
+        "import sys; from srl.launch.host.process import use_log; use_log(); "
         "print('words'); print('more', file=sys.stderr); sys.stdout.flush(); raise SystemExit(7)"
     )
     with open("/dev/full", "wb") as full:

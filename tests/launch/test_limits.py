@@ -20,9 +20,9 @@ from srl.core.experiment import (
     PoliciesConfig,
     TrainersConfig,
 )
-from srl.launch import limits
-from srl.launch.limits import MB, Host, Need, check, needs, read_host
-from srl.launch.plan import make_plan
+from srl.launch.graph.plan import make_plan
+from srl.launch.host import limits
+from srl.launch.host.limits import MB, Host, Need, check, needs, read_host
 
 FAULTY = f"{Path(__file__).parents[1] / 'bad_envs.py'}:experiment"
 OUT = Path("out")
@@ -246,7 +246,7 @@ def test_limit_of_descriptors_is_refused_with_the_number_to_set(tmp_path):
 
 def test_soft_limit_of_descriptors_is_raised():
     program = (
-        "from srl.launch.limits import raise_descriptors; raise_descriptors(); "
+        "from srl.launch.host.limits import raise_descriptors; raise_descriptors(); "
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     done = limited(resource.RLIMIT_NOFILE, (40, 80), program)
@@ -254,7 +254,7 @@ def test_soft_limit_of_descriptors_is_raised():
 
 
 def test_temporary_folder_that_cannot_be_written_is_refused(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("srl.launch.socket_folder.socket_place", lambda: "/proc/nowhere")
+    monkeypatch.setattr("srl.launch.host.socket_folder.socket_place", lambda: "/proc/nowhere")
     said = refused(capfd, "--out", tmp_path / "run")
     assert "no folder for sockets can be made" in said
     assert "set TMPDIR" in said

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from srl.launch import memory
-from srl.launch.memory import MemoryWatch
+from srl.launch.host import memory
+from srl.launch.host.memory import MemoryWatch
 
 SIGKILL = -signal.SIGKILL
 

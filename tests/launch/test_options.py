@@ -4,7 +4,7 @@ import pytest
 
 from srl.api import find_experiment
 from srl.core.errors import ConfigError
-from srl.launch.options import help_text, option_names
+from srl.launch.graph.options import help_text, option_names
 
 
 def test_options_override_every_kind_of_field():

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from srl.launch.owner import is_alive, read_owner, this_process, write_owner
+from srl.launch.host.owner import is_alive, read_owner, this_process, write_owner
 
 
 def write(path, **changes):
@@ -23,7 +23,7 @@ def test_owner_that_lives_is_alive(tmp_path):
 
 def test_owner_that_ended_is_dead(tmp_path):
     path = tmp_path / "owner.json"
-    program = f"from pathlib import Path; from srl.launch.owner import *; write_owner(Path({str(path)!r}))"
+    program = f"from pathlib import Path; from srl.launch.host.owner import *; write_owner(Path({str(path)!r}))"
     child = subprocess.Popen([sys.executable, "-c", program])
     child.wait(timeout=60)
     assert read_owner(path).pid == child.pid
@@ -32,7 +32,7 @@ def test_owner_that_ended_is_dead(tmp_path):
 
 def test_owner_that_is_a_zombie_is_dead(tmp_path):
     path = tmp_path / "owner.json"
-    program = f"from pathlib import Path; from srl.launch.owner import *; write_owner(Path({str(path)!r})); print()"
+    program = f"from pathlib import Path; from srl.launch.host.owner import *; write_owner(Path({str(path)!r})); print()"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as child:
         assert child.stdout.read()  # to its end: the child has closed everything
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

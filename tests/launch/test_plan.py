@@ -16,10 +16,10 @@ from srl.core.experiment import (
     TrainersConfig,
 )
 from srl.core.routes import route_agents
-from srl.launch.config import decode_experiment, encode_experiment
-from srl.launch.env_factory import make_env
-from srl.launch.explain import explain
-from srl.launch.plan import Plan, make_plan, probe_env, small_policies
+from srl.launch.graph.config import decode_experiment, encode_experiment
+from srl.launch.graph.env_factory import make_env
+from srl.launch.graph.explain import explain
+from srl.launch.graph.plan import Plan, make_plan, probe_env, small_policies
 from srl.transport.blocks import block_arena_bytes
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from srl.launch.process import thread_environment, use_threads
+from srl.launch.host.process import thread_environment, use_threads
 
 FAULTS = """
 import resource, sys
-from srl.launch.process import use_allocator
+from srl.launch.host.process import use_allocator
 assert use_allocator(sys.argv[1]) is (sys.argv[1] == "tuned")
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(3):

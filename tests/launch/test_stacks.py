@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from srl.launch.stacks import Examiner, innermost
+from srl.launch.host.stacks import Examiner, innermost
 from srl.transport.control import Examination
 
 SECONDS = 60.0
 PROGRAM = """
 import re, sys, threading, time
 from pathlib import Path
-from srl.launch.stacks import offer_stacks
+from srl.launch.host.stacks import offer_stacks
 
 def rest():
     time.sleep(1000)

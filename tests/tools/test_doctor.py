@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from srl.launch.folder import RunFolder
-from srl.launch.owner import this_process, write_owner
+from srl.launch.host.owner import this_process, write_owner
 from srl.tools import doctor
 from srl.tools.doctor import EXTRAS, examine, leftovers
 from srl.tools.leftovers import dead_socket_folders, sweep

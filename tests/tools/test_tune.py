@@ -208,5 +208,5 @@ def test_tune_measures_writes_and_train_uses_it(tmp_path, monkeypatch, capfd):
 
 def test_what_the_host_cannot_hold_does_not_fit(monkeypatch):
     assert fits("cartpole", [], {"actors.count": "1"})
-    monkeypatch.setattr("srl.launch.limits.available_memory", lambda: 1000)
+    monkeypatch.setattr("srl.launch.host.limits.available_memory", lambda: 1000)
     assert not fits("cartpole", [], {"actors.count": "1"})

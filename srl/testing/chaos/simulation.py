@@ -28,8 +28,8 @@ from srl.core.experiment import (
     TrainersConfig,
 )
 from srl.core.worker import Worker
-from srl.launch.connect import ShmConnector, build_worker
-from srl.launch.plan import Plan, make_plan
+from srl.launch.graph.connect import ShmConnector, build_worker
+from srl.launch.graph.plan import Plan, make_plan
 from srl.launch.supervision import Supervisor
 from srl.streams.inference import shm as inference
 from srl.streams.parameters.shm import ShmPublisher, ShmSubscriber

@@ -13,9 +13,9 @@ from typing import Any
 
 from srl.core.errors import ConfigError, SrlError
 from srl.core.experiment import Experiment
-from srl.launch.limits import check_host
-from srl.launch.options import option_names
-from srl.launch.plan import make_plan
+from srl.launch.graph.options import option_names
+from srl.launch.graph.plan import make_plan
+from srl.launch.host.limits import check_host
 from srl.tools.bench.command import find, read_words
 from srl.tools.bench.peer_results import ratio_of
 from srl.tools.bench.plot import write_bars

@@ -28,8 +28,8 @@ from srl.core.collective import Alone
 from srl.core.experiment import Experiment
 from srl.core.streams import Grant, InferenceClient, Request
 from srl.core.worker import Worker
-from srl.launch.config import decode_experiment
-from srl.launch.connect import (
+from srl.launch.graph.config import decode_experiment
+from srl.launch.graph.connect import (
     InlineConnector,
     build_worker,
     make_acting_policy,
@@ -37,10 +37,10 @@ from srl.launch.connect import (
     make_staging,
     worker_seed,
 )
-from srl.launch.opening import find_opponents
-from srl.launch.plan import Plan, RoutePlan, make_plan
-from srl.launch.pool import pin
-from srl.launch.process import use_allocator, use_threads
+from srl.launch.graph.opening import find_opponents
+from srl.launch.graph.plan import Plan, RoutePlan, make_plan
+from srl.launch.graph.pool import pin
+from srl.launch.host.process import use_allocator, use_threads
 from srl.learning.staging import HostMemory, Memory, Staging
 from srl.streams.parameters.inline import InlineParameters
 from srl.tools.bench.clock import Clock, Spent, cost, repeat

@@ -16,8 +16,8 @@ import msgspec
 
 from srl.core.errors import WorkerError
 from srl.core.experiment import Experiment
-from srl.launch.config import encode_experiment
-from srl.launch.process import thread_environment
+from srl.launch.graph.config import encode_experiment
+from srl.launch.host.process import thread_environment
 from srl.tools.bench.alone import Order
 from srl.tools.bench.command import find, read_words
 from srl.tools.bench.plot import write_bars

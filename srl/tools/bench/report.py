@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from srl.launch.cgroup import cpu_quota
+from srl.launch.host.cgroup import cpu_quota
 from srl.tools.doctor import usable_cores
 
 _PACKAGES = ("srl", "torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco", "pettingzoo")

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from srl.core.errors import ConfigError
-from srl.launch.plan import make_plan
+from srl.launch.graph.plan import make_plan
 from srl.tools.bench.command import find, main, read_words
 from srl.tools.bench.workloads import WORKLOADS
 

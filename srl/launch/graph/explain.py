@@ -3,9 +3,9 @@
 from typing import Any
 
 from srl.core.experiment import Experiment
-from srl.launch.limits import needs
-from srl.launch.opening import find_opponents
-from srl.launch.plan import make_plan
+from srl.launch.graph.opening import find_opponents
+from srl.launch.graph.plan import make_plan
+from srl.launch.host.limits import needs
 
 
 def explain(experiment: Experiment[Any]) -> str:

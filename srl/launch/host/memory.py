@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from srl.launch import cgroup
-from srl.launch.limits import MB
+from srl.launch.host import cgroup
+from srl.launch.host.limits import MB
 from srl.telemetry.memory import own_megabytes
 
 _LOOK_SECONDS = 2.0

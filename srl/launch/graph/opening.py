@@ -7,11 +7,11 @@ import msgspec
 
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
-from srl.launch.config import decode_experiment, encode_experiment
 from srl.launch.evaluate import load_players, players_of
 from srl.launch.folder import RunFolder
-from srl.launch.plan import Opponent, Plan, make_plan
-from srl.launch.pool import FrozenPolicy, read_pinned
+from srl.launch.graph.config import decode_experiment, encode_experiment
+from srl.launch.graph.plan import Opponent, Plan, make_plan
+from srl.launch.graph.pool import FrozenPolicy, read_pinned
 from srl.learning.checkpoint import list_checkpoints, read_checkpoint, read_manifest
 from srl.rollout.match import Player
 

@@ -29,9 +29,9 @@ from srl.core.streams import (
     SampleProducer,
 )
 from srl.core.worker import Worker
-from srl.launch.config import decode_algorithm
-from srl.launch.env_factory import evaluation_lanes, recovery_of
-from srl.launch.plan import Plan, RoutePlan, WorkerPlan
+from srl.launch.graph.config import decode_algorithm
+from srl.launch.graph.env_factory import evaluation_lanes, recovery_of
+from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan
 from srl.learning.finite import Origin, Tracer
 from srl.learning.guard import Guard
 from srl.learning.staging import HostMemory, Memory, Staging, StagingThread
@@ -292,7 +292,7 @@ def inline_inference(
 
 def pinned_parameters(plan: Plan, route: RoutePlan) -> InlineParameters:
     """The parameters of a frozen policy: one version, read from the run folder."""
-    from srl.launch.pool import pinned_weights
+    from srl.launch.graph.pool import pinned_weights
 
     parameters = InlineParameters()
     parameters.publish(pinned_weights(Path(plan.folder), route.policy), 0)
@@ -302,7 +302,7 @@ def pinned_parameters(plan: Plan, route: RoutePlan) -> InlineParameters:
 def make_policy(plan: Plan, route: RoutePlan, *, seed: int, compute: Compute) -> Policy:
     """The policy of a route, with fresh weights."""
     if route.is_frozen:
-        from srl.launch.pool import make_pool
+        from srl.launch.graph.pool import make_pool
 
         return make_pool(route.opponents, seed=seed, compute=compute)
     algorithm: AlgorithmConfig = decode_algorithm(plan.experiment["algorithm"])

@@ -10,10 +10,10 @@ from srl.core.arrays import Arrays
 from srl.core.collective import Alone
 from srl.core.compute import Compute
 from srl.core.experiment import Experiment
-from srl.launch.connect import worker_seed
 from srl.launch.evaluate import load_policy
 from srl.launch.folder import RunFolder
-from srl.launch.plan import Plan
+from srl.launch.graph.connect import worker_seed
+from srl.launch.graph.plan import Plan
 from srl.learning.checkpoint import (
     Checkpoint,
     begin_checkpoint,

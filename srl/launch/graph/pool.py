@@ -20,8 +20,8 @@ from srl.core.arrays import Arrays
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.errors import CheckpointError
-from srl.launch.config import decode_algorithm
-from srl.launch.plan import Opponent
+from srl.launch.graph.config import decode_algorithm
+from srl.launch.graph.plan import Opponent
 from srl.workers.pool import Pool
 
 _NOTE, _WEIGHTS = "opponent.json", "weights.safetensors"

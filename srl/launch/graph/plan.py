@@ -20,8 +20,8 @@ from srl.core.experiment import Experiment
 from srl.core.masks import heed
 from srl.core.routes import RoutedAgents, route_agents
 from srl.core.spec import Spec, spec_of
-from srl.launch.config import decode_algorithm, encode_experiment
-from srl.launch.env_factory import env_spec, make_env
+from srl.launch.graph.config import decode_algorithm, encode_experiment
+from srl.launch.graph.env_factory import env_spec, make_env
 from srl.streams.inference.shm import ReplyLayout
 from srl.streams.parameters.shm import parameter_arena_bytes
 from srl.transport.blocks import block_arena_bytes
@@ -384,7 +384,7 @@ def _plan_frozen(
     experiment: Experiment[Any],
 ) -> RoutePlan:
     """A route whose blocks have the rows of one that learns, and what the opponents record."""
-    from srl.launch.pool import make_pool
+    from srl.launch.graph.pool import make_pool
 
     for opponent in opponents:
         theirs = AgentSpec.from_dict(opponent.agent)

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from srl.core.errors import ConfigError
-from srl.launch.owner import write_owner
+from srl.launch.host.owner import write_owner
 
 SOCKET_PREFIX = "srl-"
 """How the names of socket folders begin."""

@@ -14,9 +14,9 @@ from typing import Any
 
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
-from srl.launch import cgroup
-from srl.launch.plan import Plan, RoutePlan, WorkerPlan, shared_memory_in_words
-from srl.launch.socket_folder import check_sockets
+from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan, shared_memory_in_words
+from srl.launch.host import cgroup
+from srl.launch.host.socket_folder import check_sockets
 
 MB = 1_000_000
 _AGENT, _SMALL, _TORCH, _CUDA = 25 * MB, 10 * MB, 150 * MB, 400 * MB

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from srl.launch.process import thread_environment
+from srl.launch.host.process import thread_environment
 
 
 class Child(Protocol):
