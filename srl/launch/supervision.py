@@ -6,8 +6,8 @@ without progress is given up; the run then ends, unless enough others of its kin
 
 Not every death has another life after it. An error that is the user's to mend (a wrong option, an env
 that cannot work) ends the run at once; so does any exception of a worker that never got anywhere,
-which is a bug, and would only come again. A life that hung for longer than it worked counts as one
-without progress.
+which is a bug, and would only come again. A life that hung for nearly all of its time
+counts as one without progress.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,8 @@ from srl.launch.graph.plan import Plan
 from srl.transport.control import Failure
 
 _LONGEST_WAIT_SECONDS = 30.0
+_HUNG = 0.9
+"""Share of a life: who hangs for more of it has got nowhere."""
 
 
 @dataclass
@@ -105,7 +107,7 @@ class Supervisor:
             return Verdict()  # its unit waits already, or this is news of an earlier life
         if failure.is_final or (failure.is_raised and not unit.has_worked):
             return Verdict(reason=message)
-        if unit.progresses and not _was_mostly_hung(unit, failure, now):
+        if unit.progresses and not _was_all_hung(unit, failure, now):
             unit.in_a_row = 0
         unit.progresses = False
         unit.in_a_row += 1
@@ -140,11 +142,11 @@ class Supervisor:
         return Verdict(reason=f"{message}{how_often if budget else ''}")
 
 
-def _was_mostly_hung(unit: _Unit, failure: Failure, now: float) -> bool:
+def _was_all_hung(unit: _Unit, failure: Failure, now: float) -> bool:
     """Whether a life that hung at last had hardly worked before: the next one is no better."""
     if unit.began is None or not failure.hung_seconds:
         return False
-    return now - unit.began < 2 * failure.hung_seconds
+    return failure.hung_seconds > _HUNG * (now - unit.began)
 
 
 def _option(kind: str) -> str:
