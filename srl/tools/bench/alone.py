@@ -184,6 +184,7 @@ class _Bench:
         self._warms_up = warms_up(plan)
         self._lanes = sum(route.lanes for route in plan.learning)
         self.actor.open()
+        self.clock.take()  # the first resets are not of a step
 
     def rounds(self, seconds: float) -> dict[str, Any]:
         """Fill, stage and learn batches for about so long; costs of each part an env step."""
