@@ -105,6 +105,9 @@ class Chunks:
             *wanted.shape, *stored.shape[1:]
         )
         before = offsets < stack - 1 - self._steps.index_select(0, rows)[:, None]
+        if self.device.type == "cpu":  # these are few, and a pass over all would take long
+            stacked.flatten(0, 1).index_fill_(0, before.reshape(-1).nonzero().squeeze(1), 0)
+            return stacked
         return stacked.masked_fill_(before.reshape(*before.shape, *[1] * (stored.ndim - 1)), 0)
 
     def _flat(self, array: np.ndarray) -> Tensor:
