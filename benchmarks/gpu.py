@@ -227,14 +227,15 @@ class Host:
         import tempfile
 
         from srl.core.collective import Alone
-        from srl.launch.graph.connect import ShmConnector
+        from srl.launch.graph.connect import ProcessConnector
+        from srl.launch.graph.hosts import arenas
         from srl.transport.arena import Arena
 
         self.plan = plan
         self.folder = tempfile.mkdtemp(prefix="srl-")
-        self.arenas = {n: Arena.create("bench", size) for n, size in plan.arenas().items()}
+        self.arenas = {n: Arena.create("bench", size) for n, size in arenas(plan).items()}
         buffers = {name: arena.buffer for name, arena in self.arenas.items()}
-        self.connector = ShmConnector(plan, buffers, self.folder, 1, Alone())
+        self.connector = ProcessConnector(plan, buffers, self.folder, 1, Alone())
         self.processes: list[subprocess.Popen[bytes]] = []
         self.is_registered = False
 
@@ -284,7 +285,7 @@ def one_end(what: str, index: int) -> None:
 
     from srl.core.collective import Alone
     from srl.core.streams import Grant
-    from srl.launch.graph.connect import ShmConnector
+    from srl.launch.graph.connect import ProcessConnector
     from srl.launch.graph.plan import Plan
     from srl.transport.arena import Arena
     from srl.transport.blocks import BlockArena
@@ -293,7 +294,7 @@ def one_end(what: str, index: int) -> None:
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     plan = msgspec.json.decode(order["plan"], type=Plan)
     buffers = {n: Arena.attach(fd, size).buffer for n, (fd, size) in order["arenas"].items()}
-    connector = ShmConnector(plan, buffers, order["folder"], 1, Alone())
+    connector = ProcessConnector(plan, buffers, order["folder"], 1, Alone())
     route, poller = plan.routes[0], zmq.Poller()
     if what == "sender":
         producer = connector.producer(route, index)

@@ -238,7 +238,7 @@ def test_observation_is_written_once_and_read_twice_over_shared_memory(traffic):
     consumer = ShmConsumer(blocks(), samples, context=context)
     producer = ShmProducer(blocks(), samples, index=0, incarnation=0, context=context)
     server = ShmInferenceServer(
-        blocks(),
+        {0: (blocks(), 0)},
         replies,
         slab.buffer,
         inference,

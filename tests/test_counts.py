@@ -179,7 +179,7 @@ def count_shm(monkeypatch, envs):
     producer = ShmProducer(blocks, samples, index=0, incarnation=0, context=context)
     common = {"digest": digest, "incarnation": 0, "context": context}
     server = ShmInferenceServer(
-        blocks, replies, slab.buffer, inference, inputs=("obs", "first"), **common
+        {0: (blocks, 0)}, replies, slab.buffer, inference, inputs=("obs", "first"), **common
     )
     client = ShmInferenceClient(
         replies,

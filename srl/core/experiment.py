@@ -15,7 +15,7 @@ from srl.core.compute import Precision
 from srl.core.errors import ConfigError
 
 _POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
-Substrate = Literal["auto", "inline", "shm"]
+Substrate = Literal["auto", "inline", "shm", "tcp"]
 OnNan = Literal["stop", "skip"]
 AlgorithmT = TypeVar("AlgorithmT", bound=AlgorithmConfig)
 
@@ -262,6 +262,17 @@ class HangsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """How streams go over a network."""
+
+    receivers: int = 1
+    """Threads of each trainer that receive and decrypt blocks, about 0.6 GB/s each."""
+
+    def __post_init__(self) -> None:
+        check_at_least("network.receivers", self.receivers, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MetricsConfig:
     """Where metrics go besides the run folder (metrics.jsonl and TensorBoard are always there)."""
 
@@ -324,6 +335,8 @@ class Experiment(Generic[AlgorithmT]):
     """How often a worker that died is started again."""
     hangs: HangsConfig = HangsConfig()
     """What to do when a stream stands still."""
+    network: NetworkConfig = NetworkConfig()
+    """How streams go over a network."""
     metrics: MetricsConfig = MetricsConfig()
     """Where metrics go besides the run folder."""
     routes: tuple[Route, ...] = (Route(),)
@@ -331,13 +344,15 @@ class Experiment(Generic[AlgorithmT]):
     launcher: Literal["inline", "local"] = "local"
     """Where the workers run: all in this process, or each in one of its own on this host."""
     inference: Substrate = "auto"
-    """Where actions are computed: inline (in the actor) or shm (policy workers); auto: shm where
-    policies.count or policies.device ask for policy workers."""
+    """Where actions are computed: inline (in the actor), or in policy workers that are asked over shm
+    (shared memory) or tcp (encrypted); auto: shm where policies.count or policies.device ask for policy
+    workers."""
     acting: Literal["auto", "torch"] = "auto"
     """What computes actions on a CPU: auto (NumPy where the algorithm has such a policy: faster for
     small networks, and actors import no torch), or torch always."""
     samples: Substrate = "auto"
-    """How blocks travel: inline (one process) or shm (shared memory)."""
+    """How blocks travel: inline (one process), shm (shared memory) or tcp (encrypted); auto: shm between
+    processes."""
     max_staleness: int = 1
     """Batches by which sampling may be ahead of learning; 0 is synchronous."""
     on_nan: OnNan = "stop"
@@ -367,10 +382,10 @@ class Experiment(Generic[AlgorithmT]):
         check_at_least("max-staleness", self.max_staleness, 0)
         check_at_least("threads", self.threads, 1)
         check_at_least("seed", self.seed, 0)
-        if self.launcher == "inline" and "shm" in (self.inference, self.samples):
+        if self.launcher == "inline" and {"shm", "tcp"} & {self.inference, self.samples}:
             raise ConfigError(
                 "launcher inline runs in one process, so inference and samples must be inline "
-                "(or auto); use --launcher local for shm"
+                "(or auto); use --launcher local for shm and tcp"
             )
         if self.inference_substrate == "inline" and self.policies != PoliciesConfig():
             raise ConfigError(
@@ -409,4 +424,6 @@ class Experiment(Generic[AlgorithmT]):
     @property
     def samples_substrate(self) -> str:
         """What `auto` means: shared memory between processes."""
+        if self.samples != "auto":
+            return self.samples
         return "inline" if self.launcher == "inline" else "shm"

@@ -22,6 +22,7 @@ import zmq
 
 from srl.core.errors import SrlError
 from srl.launch.graph.env_factory import import_family
+from srl.launch.graph.hosts import RELAY, hosts_of, sent_from
 from srl.launch.graph.plan import Plan, RoutePlan, worker_name
 from srl.launch.host.children import Child, can_fork, fork, start_anew
 from srl.launch.host.limits import raise_descriptors
@@ -36,6 +37,7 @@ from srl.transport.arena import Arena
 from srl.transport.control import (
     Accounts,
     Backup,
+    Begin,
     Channel,
     Configure,
     Copied,
@@ -43,7 +45,9 @@ from srl.transport.control import (
     Examined,
     Failure,
     Message,
+    Network,
     Preempted,
+    Prepared,
     Restart,
     Restarted,
     Retire,
@@ -55,7 +59,8 @@ from srl.transport.control import (
     Stopped,
     channel_pair,
 )
-from srl.transport.slots import SlotTable
+from srl.transport.listener import address_of, listen
+from srl.transport.slots import Ledger, SlotTable
 
 log = logging.getLogger(__name__)
 
@@ -94,10 +99,17 @@ class NodeAgent:
         self._order = order
         self._plan = msgspec.json.decode(order.plan, type=Plan)
         self._arenas: dict[str, Arena] = {}
+        self._listeners: dict[str, socket.socket] = {}
+        """End of a stream to what listens there."""
+        self._early: list[Message] = []
+        """What the controller said before it said to begin."""
+        self._addresses: dict[str, str] = {}
+        """End of a stream to where it is found, on all hosts."""
         experiment = self._plan.experiment
         limit, env = experiment["actors"]["memory_limit_mb"], experiment["env"]["name"]
         self._memory = MemoryWatch(limit, env)
         self._processes: dict[str, _Process] = {}
+        self._relay: _Process | None = None
         self._folder = Path(order.socket_folder)
         self._writers = frozenset(self._plan.writers()) & frozenset(order.workers)
         self._backup: Backup | None = None
@@ -110,6 +122,7 @@ class NodeAgent:
         """Run until the controller says stop, or is gone."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
+            self._prepare()
             self._start()
             stop = self._watch()
             if stop is None:
@@ -120,11 +133,26 @@ class NodeAgent:
         finally:
             self._sweep()
 
-    def _start(self) -> None:
+    def _prepare(self) -> None:
+        """Make what outlives every worker, and wait until all hosts have."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_owner(self._folder / "node-agent.json")
         for name, num_bytes in self._order.arenas.items():
             self._arenas[name] = Arena.create(name, num_bytes)
+        for end in self._order.listeners:
+            self._listeners[end] = listen(self._order.address)
+        own = {end: address_of(listener) for end, listener in self._listeners.items()}
+        self._controller.send(Prepared(own))
+        self._addresses = own
+        while not self._controller.closed and not any(isinstance(m, Stop) for m in self._early):
+            self._wait()
+            for message in self._controller.recv_all():
+                if isinstance(message, Begin):
+                    self._addresses = message.addresses
+                    return
+                self._early.append(message)
+
+    def _start(self) -> None:
         # Actors first: they are ready at once, and others import for seconds.
         for name in sorted(self._order.workers, key=lambda n: self._plan.worker(n).kind != "actor"):
             self._processes[name] = self._spawn(name, 1, self._order.state)
@@ -139,6 +167,7 @@ class NodeAgent:
             popen = self._fork_actor(log_file, mine, theirs)
         else:
             fds = [arena.fd for arena in self._arenas.values() if arena.fd is not None]
+            fds += self._listening(name).values()
             program = ["-m", "srl.workers.run", str(theirs.fileno())]
             popen = start_anew(program, log_file, [*fds, theirs.fileno()], threads)
         theirs.close()
@@ -151,9 +180,51 @@ class NodeAgent:
                 python_path=self._order.python_path,
                 incarnation=incarnation,
                 state=state,
+                network=self._network(name),
+                host=self._order.host,
             )
         )
         return _Process(name, kind, incarnation, popen, mine)
+
+    def _start_relay(self) -> None:
+        """Start what brings parameters from host to host; again where it has ended."""
+        if len(hosts_of(self._plan)) == 1:
+            return
+        if self._relay is not None:
+            if self._relay.popen.poll() is None:
+                return
+            log.warning("%s", _describe_exit(RELAY, self._relay.popen.poll() or 0))
+            self._relay.channel.close()
+        mine, theirs = channel_pair()
+        fds = [arena.fd for arena in self._arenas.values() if arena.fd is not None]
+        fds += [*self._listening(RELAY).values(), theirs.fileno()]
+        program = ["-m", "srl.launch.relay", str(theirs.fileno())]
+        log_file = Path(self._order.log_folder) / f"{RELAY}-{self._order.host}.log"
+        popen = start_anew(program, log_file, fds, 1)
+        theirs.close()
+        mine.send(
+            Configure(
+                plan=self._order.plan,
+                worker=RELAY,
+                arenas={n: (a.fd or 0, a.buffer.nbytes) for n, a in self._arenas.items()},
+                socket_folder=str(self._folder),
+                python_path=self._order.python_path,
+                incarnation=1,
+                network=self._network(RELAY),
+                host=self._order.host,
+            )
+        )
+        self._relay = _Process(RELAY, RELAY, 1, popen, mine)
+
+    def _network(self, name: str) -> Network | None:
+        """What a worker needs to reach others over a network; None where nobody does."""
+        keys = self._order.keys
+        return None if keys is None else Network(keys, self._addresses, self._listening(name))
+
+    def _listening(self, name: str) -> dict[str, int]:
+        """End of a stream, of a worker, to the descriptor that listens there."""
+        ends = [end for end, worker in self._order.listeners.items() if worker == name]
+        return {end: self._listeners[end].fileno() for end in ends}
 
     def _fork_actor(self, log_file: Path, mine: Channel, theirs: socket.socket) -> Child:
         from srl.workers import actor, run  # noqa: F401 - what every actor needs
@@ -162,8 +233,8 @@ class NodeAgent:
         others = [self._controller, mine, *(p.channel for p in self._processes.values())]
 
         def work() -> int:
-            for channel in others:  # held here, they would outlive the agent
-                channel.close()
+            for held in (*others, *self._listeners.values()):  # here, they would outlive the agent
+                held.close()
             return run.main(theirs.detach())
 
         return fork(log_file, work)
@@ -173,7 +244,8 @@ class NodeAgent:
         accounts_at = 0.0
         while True:
             self._wait()
-            for message in self._controller.recv_all():
+            early, self._early = self._early, []
+            for message in (*early, *self._controller.recv_all()):
                 if isinstance(message, Stop):
                     return message
                 self._obey(message)
@@ -184,6 +256,7 @@ class NodeAgent:
                 self._controller.send(Preempted("node-agent"))
             self._forward()
             self._report_deaths()
+            self._start_relay()
             if (found := self._examiner.finish()) is not None:
                 self._controller.send(Examined(found, *self._streams()))
             if time.monotonic() >= accounts_at:
@@ -336,6 +409,8 @@ class NodeAgent:
         """Policy to blocks that wait for its trainers; what is in the streams, in words."""
         unread, words = {}, []
         for route in self._plan.learning:
+            if f"samples/{route.policy}" not in self._arenas:
+                continue
             table, ledger = self._table(route), self._ledgers()[route.policy]
             waiting = [len(table.waiting(actor)) for actor in range(table.num_producers)]
             unread[route.policy] = sum(waiting)
@@ -355,22 +430,48 @@ class NodeAgent:
     def _ledgers(self) -> dict[str, dict[str, int]]:
         ledgers = {}
         for route in self._plan.learning:
-            names = [worker_name("trainer", route.policy, i) for i in range(self._plan.num_ranks)]
-            lives = [self._processes[name].popen.poll() in (None, 0) for name in names]
-            ledgers[route.policy] = asdict(self._table(route).ledger(consumer_lives=lives))
+            # Of a block that goes over the network its producer's table says that it was sent.
+            tables = {
+                actor: SlotTable(
+                    self._arenas[f"sending/{route.policy}/{actor}"].buffer, 1, route.slots
+                )
+                for actor in sent_from(self._plan, route, self._order.host)
+            }
+            sent = sum(table.sequence(0) for table in tables.values())
+            ledger = Ledger()
+            if f"samples/{route.policy}" in self._arenas:
+                table = self._table(route)
+                ledger = table.ledger(consumer_lives=self._live_ranks(route))
+                sent += sum(table.sequence(actor) for actor in self._senders_in_place(route))
+            ledgers[route.policy] = asdict(ledger.with_sent(sent))
         return ledgers
+
+    def _live_ranks(self, route: RoutePlan) -> list[bool]:
+        """Whether each trainer of a route holds what it took; those of other hosts took nothing here."""
+        names = [worker_name("trainer", route.policy, i) for i in range(self._plan.num_ranks)]
+        here = [self._processes.get(name) for name in names]
+        return [p is None or p.popen.poll() in (None, 0) for p in here]
+
+    def _senders_in_place(self, route: RoutePlan) -> list[int]:
+        """Actors of this host whose blocks stay where they write them."""
+        host = self._order.host
+        far = sent_from(self._plan, route, host)
+        actors = range(self._plan.experiment["actors"]["count"])
+        here = [a for a in actors if self._plan.host_of(worker_name("actor", "", a)) == host]
+        return [a for a in here if a not in far]
 
     def _of_kind(self, kind: str) -> list[_Process]:
         return [process for process in self._processes.values() if process.kind == kind]
 
     def _sweep(self) -> None:
-        for process in self._processes.values():
+        relay = () if self._relay is None else (self._relay,)
+        for process in (*self._processes.values(), *relay):
             if process.popen.poll() is None:
                 process.popen.kill()
                 process.popen.wait(timeout=10)
             process.channel.close()
-        for arena in self._arenas.values():
-            arena.close()
+        for owned in (*self._arenas.values(), *self._listeners.values()):
+            owned.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

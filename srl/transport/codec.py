@@ -27,15 +27,25 @@ NO_DIGEST = bytes(8)
 class Kind(IntEnum):
     """What a message is; its four numbers follow in the comment."""
 
-    HELLO = 1  # client to server; frame 1 is the Spec's JSON
+    HELLO = 1  # client to server; a: its number, b: blocks abandoned; frame 1 is the Spec's JSON
     WELCOME = 2  # server to client: the Specs agree
     REFUSED = 3  # server to client; frame 1 says why, naming the field
     REQUEST = 4  # a: slot, b: row, c: group, d: lowest version the answer may have
     REPLY = 5  # sequence of the request; a: version, c: group
-    BLOCK = 6  # a: slot, b: generation
-    CREDIT = 7  # a: blocks the producer may ever have started, b: lowest version of new rows
+    BLOCK = (
+        6  # a: slot, b: generation; over a network frame 1 is the block, and sequence its number
+    )
+    CREDIT = (
+        7  # a: blocks the producer may ever have started, b: lowest version of new rows; over a
+    )
+    #             network c: the last hello seen, and frame 1 what was received and taken
     ABANDON = 8  # a: blocks this producer started and will never send, in all
     GOODBYE = 9  # the sender leaves and expects nothing more
+    NEWS = 10  # a: the latest version, c: the last hello seen
+    FETCH = 11  # a: the version the sender has, -1: none
+    WEIGHTS = (
+        12  # a: version, b: the version it is to be laid over; frame 1: which tensors, then these
+    )
 
 
 _KINDS = {kind.value: kind for kind in Kind}
@@ -60,7 +70,7 @@ def pack(header: Header) -> bytes:
     return HEADER.pack(_MAGIC, FORMAT, *header)
 
 
-def unpack(data: bytes) -> Header:
+def unpack(data: bytes | memoryview) -> Header:
     """The header in `data`; raises StreamError where these are not the bytes of one."""
     if len(data) != HEADER.size:
         raise StreamError(f"a header has {HEADER.size} bytes, got {len(data)}")

@@ -12,10 +12,21 @@ import msgspec
 
 from srl.core.errors import StreamError
 from srl.core.telemetry import EvaluatedVersion, Note
+from srl.transport.keys import Keys
 
 _LENGTH = struct.Struct("<I")
 _MAX_BYTES = 256 << 20
 _SEND_SECONDS = 20.0
+
+
+class Network(msgspec.Struct):
+    """To a worker: how to reach others over a network, and be reached."""
+
+    keys: Keys
+    addresses: dict[str, str]
+    """End of a stream to where it is found."""
+    listeners: dict[str, int] = {}
+    """End of a stream, of this worker, to the inherited descriptor that listens there."""
 
 
 class Configure(msgspec.Struct, tag=True):
@@ -31,18 +42,44 @@ class Configure(msgspec.Struct, tag=True):
     incarnation: int
     state: str | None = None
     """Checkpoint to go on from."""
+    network: Network | None = None
+    """None: all streams stay on this host."""
+    host: int = 0
+    """The number of this host."""
 
 
 class StartNode(msgspec.Struct, tag=True):
-    """To a node agent: what to start."""
+    """To a node agent: what to prepare for; `Prepared` follows, then its `Begin`."""
 
     plan: bytes
     arenas: dict[str, int]
     workers: list[str]
+    listeners: dict[str, str]
+    """End of a stream to the worker that is found there."""
     log_folder: str
     socket_folder: str
     python_path: list[str]
     state: str | None = None
+    keys: Keys | None = None
+    """None: all streams stay on this host."""
+    host: int = 0
+    """The number of this host."""
+    address: str = "127.0.0.1"
+    """Where it listens."""
+
+
+class Prepared(msgspec.Struct, tag=True):
+    """From a node agent: it has what its workers need."""
+
+    addresses: dict[str, str]
+    """End of a stream to where it is found."""
+
+
+class Begin(msgspec.Struct, tag=True):
+    """To a node agent: start the workers."""
+
+    addresses: dict[str, str]
+    """End of a stream to where it is found, on all hosts."""
 
 
 class Restart(msgspec.Struct, tag=True):
@@ -231,6 +268,8 @@ class Stopped(msgspec.Struct, tag=True):
 Message = (
     Configure
     | StartNode
+    | Prepared
+    | Begin
     | Restart
     | Restarted
     | Retire
@@ -256,14 +295,48 @@ Message = (
 MessageT = TypeVar("MessageT")
 
 
+class Framing:
+    """Messages as bytes, one after another."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._decoder = msgspec.msgpack.Decoder(Message)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def bytes_of(self, message: Message) -> bytes:
+        """What is sent of a message."""
+        data = self._encoder.encode(message)
+        return _LENGTH.pack(len(data)) + data
+
+    def feed(self, data: bytes) -> None:
+        """Take in bytes that have arrived."""
+        self._buffer += data
+
+    def parse(self) -> list[Message]:
+        """Messages that are whole; raises StreamError where bytes are none."""
+        messages, position = [], 0
+        while len(self._buffer) - position >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, position)
+            if length > _MAX_BYTES:
+                raise StreamError(f"a control message of {length} bytes")
+            start = position + _LENGTH.size
+            if len(self._buffer) < start + length:
+                break
+            try:
+                messages.append(self._decoder.decode(self._buffer[start : start + length]))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise StreamError(f"malformed control message: {error}") from error
+            position = start + length
+        del self._buffer[:position]
+        return messages
+
+
 class Channel:
     """One end of a socket pair that carries messages both ways."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._buffer = bytearray()
-        self._decoder = msgspec.msgpack.Decoder(Message)
-        self._encoder = msgspec.msgpack.Encoder()
+        self._framing = Framing()
         self._unread: list[Message] = []
         self.closed = False
         """The other end is gone."""
@@ -281,10 +354,10 @@ class Channel:
         """Send; a peer that is gone, or does not read for 20 s, closes the channel."""
         if self.closed:
             return
-        data = self._encoder.encode(message)
+        data = self._framing.bytes_of(message)
         self._socket.settimeout(_SEND_SECONDS)
         try:
-            self._socket.sendall(_LENGTH.pack(len(data)) + data)
+            self._socket.sendall(data)
         except OSError:
             self.closed = True
 
@@ -302,8 +375,8 @@ class Channel:
                 break
             if not data:
                 self.closed = True
-            self._buffer += data
-        return unread + self._parse()
+            self._framing.feed(data)
+        return unread + self._framing.parse()
 
     def recv_first(self, kind: type[MessageT]) -> MessageT | None:
         """The first message of a kind, if it is here; what came after it is kept for later."""
@@ -319,23 +392,6 @@ class Channel:
         self.closed = True
         with contextlib.suppress(OSError):
             self._socket.close()
-
-    def _parse(self) -> list[Message]:
-        messages, position = [], 0
-        while len(self._buffer) - position >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer, position)
-            if length > _MAX_BYTES:
-                raise StreamError(f"a control message of {length} bytes")
-            start = position + _LENGTH.size
-            if len(self._buffer) < start + length:
-                break
-            try:
-                messages.append(self._decoder.decode(self._buffer[start : start + length]))
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                raise StreamError(f"malformed control message: {error}") from error
-            position = start + length
-        del self._buffer[:position]
-        return messages
 
 
 def channel_pair() -> tuple[Channel, socket.socket]:

@@ -6,6 +6,9 @@ consumers share the producers out among them. A slot is free while it was taken 
 published. There is nothing to rebuild after a death: what a dead producer was filling
 was never published, and so is free again.
 
+Between hosts each side has a table of its own: the producer learns from its consumer what was taken, and
+the consumer, for the producer, what was published and abandoned.
+
     published[p, s]   written by producer p: how often slot s was published
     order[p, s]       written by producer p: which of its blocks is in slot s
     abandoned[p]      written by producer p: blocks it was granted and will never send
@@ -44,6 +47,10 @@ class Ledger:
         """Whether every block sent is accounted for once."""
         accounted = self.consumed + self.dropped + self.lost + self.in_flight
         return self.sent == accounted and self.duplicated == 0
+
+    def with_sent(self, sent: int) -> "Ledger":
+        """The same where `sent` blocks were sent in all: those that have not arrived are in flight."""
+        return replace(self, sent=sent, in_flight=self.in_flight + sent - self.sent)
 
     def ended(self) -> "Ledger":
         """The same after those who held blocks have ended: what was in flight is lost."""
@@ -133,6 +140,42 @@ class SlotTable:
         if self.is_free(producer, slot):
             raise StreamError(f"slot {slot} of producer {producer} was taken twice")
         self._taken[producer, slot] = word + 1 + (int(dropped) << _TAKEN_BITS)
+
+    def receive(self, producer: int, slot: int, number: int) -> None:
+        """Consumer on another host, for the producer: block `number` of it is in the slot."""
+        self._order[producer, slot] = number
+        self._published[producer, slot] += 1
+
+    def number(self, producer: int, slot: int) -> int:
+        """Which of the producer's blocks is in the slot."""
+        return int(self._order[producer, slot])
+
+    def learn_abandoned(self, producer: int, num_blocks: int) -> None:
+        """Consumer on another host, for the producer: so many blocks will never come, in all."""
+        self._abandoned[producer] = max(num_blocks, self.abandoned(producer))
+
+    def account_of(self, producer: int) -> np.ndarray:
+        """Consumer: what it knows of a producer: its blocks received and taken, and abandoned."""
+        rows = (
+            self._published[producer],
+            self._taken[producer],
+            self._abandoned[producer : producer + 1],
+        )
+        return np.concatenate(rows)
+
+    def learn(self, producer: int, account: np.ndarray) -> None:
+        """Producer on another host: take over what its consumer has taken.
+
+        Where this table is new, and the consumer knows of blocks that an earlier one has sent, go on from
+        there.
+        """
+        received, taken = account[: self.num_slots], account[self.num_slots : -1]
+        if not self.sequence(producer) + self.abandoned(producer):
+            self._published[producer] = received
+            self._abandoned[producer] = account[-1]
+        done = (taken & _TAKEN_MASK) <= self._published[producer]
+        newer = (taken & _TAKEN_MASK) > (self._taken[producer] & _TAKEN_MASK)
+        np.copyto(self._taken[producer], taken, where=done & newer)
 
     def count_consumed(self, num_blocks: int, consumer: int = 0) -> None:
         """Consumer: blocks copied out earlier are now a learner's."""

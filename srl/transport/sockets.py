@@ -1,20 +1,30 @@
 """ZeroMQ sockets that speak the codec: a server many clients connect to, and a client.
 
 Receiving never blocks (a worker waits in one place, on all of its sockets together), and input
-that is malformed or of a peer nobody knows is dropped and counted.
+that is malformed or of a peer nobody knows is dropped and counted. Over a network everybody needs the
+run's keys.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import zmq
 
 from srl.core.errors import StreamError
-from srl.transport.codec import Header, pack, unpack
+from srl.transport.codec import HEADER, Header, pack, unpack
+from srl.transport.keys import Keys, use_keys
 
 # As plain numbers: operations on zmq's enums cost more than the calls they are for (and
 # `send_multipart` does some).
 _EVENTS, _READABLE, _DONTWAIT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.DONTWAIT)
 _MORE = _DONTWAIT | int(zmq.SNDMORE)
+_HEARTBEAT_MILLISECONDS = 1000
+_SILENCE_MILLISECONDS = 5000
+"""After so much of it a connection over a network counts as lost, and is made anew."""
+_MOST_BYTES = 64 << 20
+"""Of one frame over a network: a larger one ends its connection."""
+
+Frame = bytes | memoryview
 
 
 class Message(NamedTuple):
@@ -22,26 +32,49 @@ class Message(NamedTuple):
 
     peer: bytes
     header: Header
-    frames: list[bytes]
+    frames: Sequence[Frame]
 
 
 class Server:
     """ROUTER socket: answers each client by the identity its message came with."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> None:
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        *,
+        keys: Keys | None = None,
+        listener: int | None = None,
+        thread: int | None = None,
+    ) -> None:
+        """Be found at `address`, over a network by those who have the keys.
+
+        `listener` is a descriptor that listens there already, and is used up; `thread` the number of the
+        context's thread that receives (None: any).
+        """
+        self.is_remote = _is_remote(address, keys)
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 200)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        if keys is not None and self.is_remote:
+            _use_network(self.socket, address, keys, serves=True)
+        if thread is not None:
+            self.socket.setsockopt(zmq.AFFINITY, 1 << thread)
+        if listener is not None:
+            self.socket.setsockopt(zmq.USE_FD, listener)
         self.socket.bind(address)
         self.rejected = 0
 
-    def send(self, peer: bytes, header: Header, *frames: bytes) -> bool:
-        """Send to one client; False where it is gone or its queue is full."""
+    def send(self, peer: bytes, header: Header, *frames: Any) -> bool:
+        """Send to one client; False where it is gone or its queue is full.
+
+        Frames that are no bytes are not copied, and must not change until they are there.
+        """
         try:
             parts = (peer, pack(header), *frames)
             for part in parts[:-1]:
-                self.socket.send(part, _MORE)
-            self.socket.send(parts[-1], _DONTWAIT)
+                self.socket.send(part, _MORE, copy=type(part) is bytes)
+            self.socket.send(parts[-1], _DONTWAIT, copy=type(parts[-1]) is bytes)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
@@ -52,11 +85,11 @@ class Server:
         """Every message that is here now."""
         return _drain(self)
 
-    def parse(self, parts: list[bytes]) -> Message:
+    def parse(self, parts: Sequence[Frame]) -> Message:
         """The message of raw parts; raises StreamError where they are not one."""
         if len(parts) < 2:
             raise StreamError("a message without a header")
-        return Message(parts[0], unpack(parts[1]), parts[2:])
+        return Message(bytes(parts[0]), unpack(parts[1]), parts[2:])
 
     def close(self) -> None:
         """Close the socket."""
@@ -66,20 +99,33 @@ class Server:
 class Client:
     """DEALER socket: one connection to one server, found again when it restarts."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> None:
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        *,
+        keys: Keys | None = None,
+    ) -> None:
+        """Connect to the server at `address`, over a network by the keys."""
+        self.is_remote = _is_remote(address, keys)
         self.socket = context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 200)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        if keys is not None and self.is_remote:
+            _use_network(self.socket, address, keys, serves=False)
         self.socket.connect(address)
         self.rejected = 0
 
-    def send(self, header: Header, *frames: bytes) -> bool:
-        """Queue a message for the server; False where the queue is full."""
+    def send(self, header: Header, *frames: Any) -> bool:
+        """Queue a message for the server; False where the queue is full.
+
+        Frames that are no bytes are not copied, and must not change until they are there.
+        """
         try:
             parts = (pack(header), *frames)
             for part in parts[:-1]:
-                self.socket.send(part, _MORE)
-            self.socket.send(parts[-1], _DONTWAIT)
+                self.socket.send(part, _MORE, copy=type(part) is bytes)
+            self.socket.send(parts[-1], _DONTWAIT, copy=type(parts[-1]) is bytes)
         except zmq.Again:
             return False
         return True
@@ -88,7 +134,7 @@ class Client:
         """Every message that is here now."""
         return _drain(self)
 
-    def parse(self, parts: list[bytes]) -> Message:
+    def parse(self, parts: Sequence[Frame]) -> Message:
         """The message of raw parts; raises StreamError where they are not one."""
         return Message(b"", unpack(parts[0]), parts[1:])
 
@@ -97,12 +143,34 @@ class Client:
         self.socket.close()
 
 
+def _is_remote(address: str, keys: Keys | None) -> bool:
+    """Whether the address is one of a network, for which keys are needed."""
+    if not address.startswith("tcp://"):
+        return False
+    if keys is None:
+        raise StreamError(f"{address} is of a network: nothing is opened there without keys")
+    return True
+
+
+def _use_network(socket: "zmq.Socket[bytes]", address: str, keys: Keys, *, serves: bool) -> None:
+    """Have a socket ask for keys, and notice silence."""
+    use_keys(socket, keys, serves=serves)
+    socket.setsockopt(zmq.IPV6, int("[" in address))
+    socket.setsockopt(zmq.MAXMSGSIZE, _MOST_BYTES)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MILLISECONDS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MILLISECONDS)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _SILENCE_MILLISECONDS)
+    if not serves:
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, _SILENCE_MILLISECONDS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
+
+
 def _drain(endpoint: Server | Client) -> list[Message]:
     socket, messages = endpoint.socket, []
     # Asked first, for mostly there is nothing: an exception would cost ten times as much.
     while socket.getsockopt(_EVENTS) & _READABLE:  # pyright: ignore[reportOperatorIssue] - a number
         try:
-            parts = socket.recv_multipart(_DONTWAIT)
+            parts = _recv(socket, in_place=endpoint.is_remote)
         except zmq.Again:  # only a part of it was here, or it was no message to us
             break
         try:
@@ -110,3 +178,11 @@ def _drain(endpoint: Server | Client) -> list[Message]:
         except StreamError:
             endpoint.rejected += 1
     return messages
+
+
+def _recv(socket: "zmq.Socket[bytes]", *, in_place: bool) -> Sequence[Frame]:
+    """The parts of a message; large ones where ZeroMQ has put them, which costs more for small ones."""
+    if not in_place:
+        return socket.recv_multipart(_DONTWAIT)
+    frames: list[Any] = socket.recv_multipart(_DONTWAIT, copy=False)
+    return [f.bytes if len(f) <= HEADER.size else f.buffer for f in frames]

@@ -1,5 +1,6 @@
 """The policy worker: answers the action requests of many actors in one batch."""
 
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -71,8 +72,14 @@ class PolicyWorker:
         server: InferenceServer,
         parameters: ParameterSubscriber,
         gather: Gather | None = None,
+        *,
+        patience_seconds: float = 0.0,
     ) -> None:
-        """Answer by `policy`; where it acts ahead, the next batch is begun before one is answered."""
+        """Answer by `policy`; where it acts ahead, the next batch is begun before one is answered.
+
+        A request for a version that is not here waits for it at most `patience_seconds`: from another host,
+        parameters may come later than leave to use them.
+        """
         self.name = name
         self.telemetry = Telemetry()
         self._policy = policy
@@ -80,6 +87,10 @@ class PolicyWorker:
         self._parameters = parameters
         self._version = -1
         self._gather = gather or HostGather()
+        self._patience = patience_seconds
+        self._early: list[Request] = []
+        """Requests for a version that is not here yet."""
+        self._early_since = 0.0
         self._under_way: deque[_UnderWay] = deque()
         self._ahead, self._act = 0, partial(_act, policy)
         if isinstance(policy, ActsAhead):  # asked once: a protocol takes long to tell
@@ -91,6 +102,8 @@ class PolicyWorker:
     def step(self) -> bool:
         """Answer everything that has arrived, in one batch: the longer it waits, the larger."""
         requests = self._server.recv()
+        if self._early or (requests and self._patience):
+            requests = self._ripe([*self._early, *requests])
         if requests:
             self._begin(requests)
         if not self._under_way:
@@ -100,8 +113,8 @@ class PolicyWorker:
         return True
 
     def pollables(self) -> Sequence[Any]:
-        """The request socket."""
-        return self._server.pollables()
+        """The request socket, and what tells of parameters."""
+        return (*self._server.pollables(), *self._parameters.pollables())
 
     def close(self) -> None:
         """Leave both streams."""
@@ -115,6 +128,20 @@ class PolicyWorker:
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `save` returned."""
         self._policy.load(state)
+
+    def _ripe(self, requests: Sequence[Request]) -> list[Request]:
+        """Those that can be answered; others are kept, for a while."""
+        version, now = self._parameters.latest(), time.monotonic()
+        if not self._early:
+            self._early_since = now
+        self._early = [r for r in requests if r.min_version > version]
+        if self._early and now - self._early_since > self._patience:
+            wanted = max(r.min_version for r in self._early)
+            raise StreamError(
+                f"version {wanted} was asked for, but for {self._patience:.0f} s only {version} is here: "
+                "is the trainer's host cut off?"
+            )
+        return [r for r in requests if r.min_version <= version]
 
     def _refresh(self, min_version: int) -> None:
         if self._parameters.latest() != self._version:

@@ -29,7 +29,7 @@ import zmq
 from srl.core.collective import Alone, Group
 from srl.core.errors import SrlError, StreamError
 from srl.core.worker import Worker
-from srl.launch.graph.connect import ShmConnector, build_worker
+from srl.launch.graph.connect import ProcessConnector, build_worker
 from srl.launch.graph.plan import Plan, worker_name
 from srl.launch.host.process import offer_to_oom_killer, use_allocator, use_log, use_threads
 from srl.launch.host.stacks import offer_stacks
@@ -71,12 +71,12 @@ def main(fd: int) -> int:
     """Be the worker that is described over the channel `fd`; the exit code."""
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
-    _die_with_parent()
+    die_with_parent()
     use_log()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     signal.signal(signal.SIGTERM, _preemption.on_signal)
     channel = Channel.from_fd(fd)
-    configure = _wait_for_configure(channel)
+    configure = wait_for_configure(channel)
     _call_itself(configure.worker)
     offer_stacks(Path(configure.socket_folder), configure.worker)
     sys.path += [path for path in configure.python_path if path not in sys.path]
@@ -188,7 +188,8 @@ def notes_of(worker: Worker) -> list[Noted]:
     return [Noted(worker.name, note) for note in worker.telemetry.take_notes()]
 
 
-def _wait_for_configure(channel: Channel) -> Configure:
+def wait_for_configure(channel: Channel) -> Configure:
+    """What the node agent says this process is to be; ends it where that does not come."""
     deadline = time.monotonic() + _CONFIGURE_SECONDS
     poller = zmq.Poller()
     poller.register(channel.fileno(), zmq.POLLIN)
@@ -236,7 +237,15 @@ def _build(
         plan = msgspec.structs.replace(plan, restarted_at=begun)
     if plan.device(planned).startswith("cuda"):
         import_module("srl.learning.gpu").use(plan.device(planned))
-    connector = ShmConnector(plan, buffers, configure.socket_folder, configure.incarnation, group)
+    connector = ProcessConnector(
+        plan,
+        buffers,
+        configure.socket_folder,
+        configure.incarnation,
+        group,
+        host=plan.host_of(configure.worker),
+        network=configure.network,
+    )
     worker = build_worker(plan, configure.worker, connector)
     use_threads(plan.threads(planned.kind))
     if planned.kind == "actor" and plan.inference != "inline":
@@ -339,7 +348,7 @@ def _ready(worker: Worker, incarnation: int) -> Ready:
     )
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask the kernel to end this process with its agent, even inside a call that never returns."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -20,6 +20,7 @@ from srl.core.experiment import (
     PoliciesConfig,
     TrainersConfig,
 )
+from srl.launch.graph.hosts import arenas
 from srl.launch.graph.plan import make_plan
 from srl.launch.host import limits
 from srl.launch.host.limits import MB, Host, Need, check, needs, read_host
@@ -117,7 +118,7 @@ def test_needs_of_a_local_run():
     wanted = experiment()
     plan, weights = make_plan(wanted), weights_of(wanted)
     need = needs(plan, wanted)
-    assert need.shared == sum(plan.arenas().values())
+    assert need.shared == sum(arenas(plan).values())
     batch = plan.routes[0].batch * plan.routes[0].layout().nbytes
     learner = 4 * weights + 2 * batch
     assert need.workers == (25 + 150 + 2 * 10) * MB + learner  # agent, trainer, two actors

@@ -19,6 +19,7 @@ from srl.core.routes import route_agents
 from srl.launch.graph.config import decode_experiment, encode_experiment
 from srl.launch.graph.env_factory import make_env
 from srl.launch.graph.explain import explain
+from srl.launch.graph.hosts import arenas
 from srl.launch.graph.plan import Plan, make_plan, probe_env, small_policies
 from srl.transport.blocks import block_arena_bytes
 
@@ -36,7 +37,7 @@ def experiment(**changes):
 def test_plan_of_inline_inference_has_no_policy_workers():
     plan = make_plan(experiment())
     assert [w.name for w in plan.workers] == ["trainer-0", "actor-0", "actor-1"]
-    assert set(plan.arenas()) == {"samples/main", "parameters/main"}
+    assert set(arenas(plan)) == {"samples/main", "parameters/main"}
 
 
 def test_plan_names_the_policy_without_torch_where_there_is_one():
@@ -69,9 +70,9 @@ def test_plan_counts_blocks_lanes_and_slots():
     assert (route.lanes, route.batch) == (2, 4)  # 64 rows / (8 x 2)
     # 2 groups being filled + (1 + 1) x 4 blocks / 2 actors waiting + 1
     assert route.slots == 2 + 4 + 1
-    assert plan.arenas()["samples/main"] == block_arena_bytes(route.layout(), 2, 7)
+    assert arenas(plan)["samples/main"] == block_arena_bytes(route.layout(), 2, 7)
     assert [w.name for w in plan.of_kind("policy")] == ["policy-0", "policy-1"]
-    assert {"replies/main/0", "replies/main/1"} <= set(plan.arenas())
+    assert {"replies/main/0", "replies/main/1"} <= set(arenas(plan))
 
 
 def test_plan_of_two_routes_gives_each_policy_its_own_streams():
@@ -92,7 +93,7 @@ def test_plan_of_two_ranks_shares_the_batch_and_the_actors():
     assert plan.writers() == ["trainer-0"]
     assert plan.num_ranks == 2
     route = plan.routes[0]
-    assert plan.arenas()["samples/main"] == block_arena_bytes(route.layout(), 2, 7, 2)
+    assert arenas(plan)["samples/main"] == block_arena_bytes(route.layout(), 2, 7, 2)
     assert plan.ranks_of("trainer-1") == ["trainer-0", "trainer-1"]
     assert plan.ranks_of("actor-1") == ["actor-1"]
     assert [plan.device(w) for w in plan.of_kind("trainer")] == ["cpu", "cpu"]

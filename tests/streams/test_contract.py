@@ -1,10 +1,12 @@
 """The contract suite of srl.testing over every substrate of every edge."""
 
 import math
+import os
 import shutil
 import tempfile
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,10 +20,13 @@ from srl.core.spec import Spec, spec_of
 from srl.core.streams import Request
 from srl.streams.inference.inline import InlineInference
 from srl.streams.inference.shm import ReplyLayout, ShmInferenceClient, ShmInferenceServer
+from srl.streams.inference.tcp import FrameLayouts, TcpInferenceClient, TcpInferenceServer
 from srl.streams.parameters.inline import InlineParameters
 from srl.streams.parameters.shm import ShmPublisher, ShmSubscriber, parameter_arena_bytes
+from srl.streams.parameters.tcp import ParameterSink, ParameterSource
 from srl.streams.samples.inline import InlineSamples
 from srl.streams.samples.shm import ShmConsumer, ShmProducer
+from srl.streams.samples.tcp import TcpConsumer, TcpProducer
 from srl.testing.fakes import FakePolicy
 from srl.testing.stream_contract import (
     PARAMETER_CHECKS,
@@ -34,6 +39,9 @@ from srl.testing.stream_contract import (
 from srl.transport.arena import Arena
 from srl.transport.blocks import BlockArena, block_arena_bytes
 from srl.transport.codec import Kind
+from srl.transport.keys import Doorkeeper, make_keys
+from srl.transport.listener import address_of, listen
+from srl.transport.sockets import Client, Server
 
 AGENT = AgentSpec((Observation("obs", (3,), "float32"),), Discrete(2))
 OUTPUTS = FakePolicy(AGENT).records.outputs
@@ -142,9 +150,7 @@ class ShmSampleHarness:
         size = block_arena_bytes(layout, self.num_producers, self.num_slots)
         blocks = BlockArena(Arena.heap(size).buffer, layout, self.num_producers, self.num_slots)
         errors = []
-        with closing(
-            ShmProducer(blocks, self._address(0), index=0, incarnation=9, context=self._context)
-        ) as producer:
+        with closing(self._connect(blocks, 0, 9)) as producer:
 
             def is_refused():
                 self._consumers[0].recv(0)
@@ -185,14 +191,17 @@ class ShmSampleHarness:
             self._blocks(), self._address(index), consumer=index, context=self._context
         )
 
-    def _make_producer(self, index):
-        producer = ShmProducer(
-            self._blocks(),
+    def _connect(self, blocks, index, incarnation):
+        return ShmProducer(
+            blocks or self._blocks(),
             self._address(index % self.num_consumers),
             index=index,
-            incarnation=self._lives[index],
+            incarnation=incarnation,
             context=self._context,
         )
+
+    def _make_producer(self, index):
+        producer = self._connect(None, index, self._lives[index])
         producer._hello_at = math.inf
         producer.monitor = producer._client.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._welcomes[index] = -1  # the hello of its constructor
@@ -211,6 +220,61 @@ class ShmSampleHarness:
 
 
 class TwoConsumersHarness(ShmSampleHarness):
+    num_producers, num_consumers = 4, 2
+
+
+class TcpSampleHarness(ShmSampleHarness):
+    """Producers on one host, consumers on another: each has an arena of its own."""
+
+    def __init__(self):
+        self._keys = make_keys()
+        self._listeners = [listen("127.0.0.1") for _ in range(self.num_consumers)]
+        size = block_arena_bytes(LAYOUT, 1, self.num_slots)
+        self._far_arenas = [Arena.create("test", size) for _ in range(self.num_producers)]
+        self._keeper = None
+        super().__init__()
+
+    def ledger(self):
+        far = [self._far_blocks(p).table for p in range(self.num_producers)]
+        return super().ledger().with_sent(sum(table.sequence(0) for table in far))
+
+    def close(self):
+        self._keeper.close()
+        super().close()
+        for listener in self._listeners:
+            listener.close()
+        for arena in self._far_arenas:
+            arena.close()
+
+    def _address(self, consumer):
+        return address_of(self._listeners[consumer])
+
+    def _far_blocks(self, producer):
+        return BlockArena(self._far_arenas[producer].buffer, LAYOUT, 1, self.num_slots)
+
+    def _make_consumer(self, index):
+        if self._keeper is None:
+            self._keeper = Doorkeeper(self._context, self._keys)
+        server = Server(
+            self._context,
+            self._address(index),
+            keys=self._keys,
+            listener=os.dup(self._listeners[index].fileno()),
+        )
+        return TcpConsumer(self._blocks(), [server], consumer=index)
+
+    def _connect(self, blocks, index, incarnation):
+        return TcpProducer(
+            blocks or self._far_blocks(index),
+            self._address(index % self.num_consumers),
+            index=index,
+            incarnation=incarnation,
+            keys=self._keys,
+            context=self._context,
+        )
+
+
+class TwoTcpConsumersHarness(TcpSampleHarness):
     num_producers, num_consumers = 4, 2
 
 
@@ -272,7 +336,7 @@ class ShmInferenceHarness(InlineInferenceHarness):
         self._producer = InlineSamples(self._blocks).producer(0)
         digest, address = LAYOUT.spec.digest(), f"ipc://{self._folder}/inference"
         self._server = ShmInferenceServer(
-            self._blocks,
+            {0: (self._blocks, 0)},
             replies,
             self._slab.buffer,
             address,
@@ -336,6 +400,38 @@ class ShmInferenceHarness(InlineInferenceHarness):
         shutil.rmtree(self._folder)
 
 
+class TcpInferenceHarness(ShmInferenceHarness):
+    """The same, but rows and answers travel."""
+
+    def __init__(self):
+        super().__init__()
+        self._client.close()
+        self._server.close()
+        self._listener, keys = listen("127.0.0.1"), make_keys()
+        self._keeper = Doorkeeper(self._context, keys)
+        address, digest = address_of(self._listener), LAYOUT.spec.digest()
+        layouts = FrameLayouts.make(
+            LAYOUT, ("obs", "first"), OUTPUTS, num_clients=1, num_groups=self.num_groups
+        )
+        server = Server(self._context, address, keys=keys, listener=os.dup(self._listener.fileno()))
+        self._server = TcpInferenceServer(layouts, server, digest=digest, incarnation=0)
+        self._client = TcpInferenceClient(
+            layouts,
+            [address],
+            keys=keys,
+            context=self._context,
+            index=0,
+            incarnation=0,
+            num_slots=self.num_groups,
+            digest=digest,
+        )
+
+    def close(self):
+        self._keeper.close()
+        super().close()
+        self._listener.close()
+
+
 def _weights(fill):
     return {
         "big": np.full((300, 7), fill, np.float32),
@@ -387,7 +483,60 @@ class ShmParameterHarness:
         self._arena.close()
 
 
-SAMPLE_HARNESSES = (InlineSampleHarness, ShmSampleHarness, TwoConsumersHarness)
+class TcpParameterHarness(ShmParameterHarness):
+    """A trainer's host and another, each with an arena of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self._context, keys, self._listener = zmq.Context(), make_keys(), listen("127.0.0.1")
+        self._keeper = Doorkeeper(self._context, keys)
+        self._far_arena = Arena.create("parameters", parameter_arena_bytes(self._spec))
+        address = address_of(self._listener)
+        server = Server(self._context, address, keys=keys, listener=os.dup(self._listener.fileno()))
+        self.source = ParameterSource(
+            ShmSubscriber(self._arena.buffer, self._spec), self._spec, server
+        )
+        self.sink = ParameterSink(
+            ShmPublisher(self._far_arena.buffer, self._spec),
+            self._spec,
+            Client(self._context, address, keys=keys),
+        )
+
+    def publisher(self):
+        return SimpleNamespace(publish=self._publish)
+
+    def subscriber(self):
+        return ShmSubscriber(self._far_arena.buffer, self._spec)
+
+    def _publish(self, weights, version):
+        self._publisher.publish(weights, version)
+
+        def has_come():
+            self.source.step()
+            self.sink.step()
+            return self.sink.version == version
+
+        eventually(has_come, f"version {version}")
+
+    def close(self):
+        self._keeper.close()
+        for end in (self.source, self.sink):
+            end.close()
+            end.close()
+        self._context.destroy(linger=0)
+        self._listener.close()
+        self._far_arena.close()
+        super().close()
+
+
+SAMPLE_HARNESSES = (
+    InlineSampleHarness,
+    ShmSampleHarness,
+    TwoConsumersHarness,
+    TcpSampleHarness,
+    TwoTcpConsumersHarness,
+)
+INFERENCE_HARNESSES = (InlineInferenceHarness, ShmInferenceHarness, TcpInferenceHarness)
 
 
 def _cases(harnesses, checks_of):
@@ -411,15 +560,13 @@ def test_sample_stream_survives_any_order_of_calls_and_deaths(make, seed):
         check_random_walk(harness, seed)
 
 
-@pytest.mark.parametrize(
-    ("make", "check"), _cases((InlineInferenceHarness, ShmInferenceHarness), inference_checks)
-)
+@pytest.mark.parametrize(("make", "check"), _cases(INFERENCE_HARNESSES, inference_checks))
 def test_inference_stream_keeps_its_promises(make, check):
     with closing(make()) as harness:
         check(harness)
 
 
-@pytest.mark.parametrize("make", [InlineParameterHarness, ShmParameterHarness])
+@pytest.mark.parametrize("make", [InlineParameterHarness, ShmParameterHarness, TcpParameterHarness])
 @pytest.mark.parametrize("check", PARAMETER_CHECKS, ids=lambda check: check.__name__)
 def test_parameter_stream_keeps_its_promises(make, check):
     with closing(make()) as harness:

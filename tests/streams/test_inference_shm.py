@@ -14,7 +14,7 @@ from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import StreamError
 from srl.core.spec import Field, Spec
 from srl.core.streams import Grant
-from srl.streams.inference import shm
+from srl.streams.inference import ends, shm
 from srl.streams.inference.shm import ReplyLayout, ShmInferenceClient, ShmInferenceServer
 from srl.testing.stream_contract import eventually
 from srl.transport.arena import Arena
@@ -58,7 +58,7 @@ class Streams:
 
     def server(self, index, incarnation):
         return ShmInferenceServer(
-            self.blocks,
+            {i: (self.blocks, i) for i in range(self.blocks.table.num_producers)},
             self.replies,
             self.slabs[index].buffer,
             self.address(index),
@@ -116,7 +116,7 @@ class Streams:
 @pytest.fixture
 def clock(monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(shm, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(ends, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 

@@ -13,7 +13,7 @@ from srl.core.block import Layout, route_spec
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import StreamError
 from srl.core.spec import Spec
-from srl.streams.samples import shm
+from srl.streams.samples import ends
 from srl.streams.samples.shm import ShmConsumer, ShmProducer
 from srl.testing.stream_contract import eventually
 from srl.transport.arena import Arena
@@ -80,7 +80,7 @@ def stream():
 @pytest.fixture
 def clock(monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(shm, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(ends, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 
@@ -104,7 +104,7 @@ def test_hello_again_notices_no_block_twice(clock, stream):
     stream.producer.poll()
     peers = []
     on_hello = stream.consumer._on_hello
-    stream.consumer._on_hello = lambda message: peers.append(message.peer) or on_hello(message)
+    stream.consumer._on_hello = lambda *message: peers.append(message) or on_hello(*message)
     eventually(lambda: arrived.extend(stream.consumer.recv(9)) or peers, "a hello")
     assert len(arrived) == 2
     assert stream.consumer.repeated_notices == 0
@@ -138,11 +138,11 @@ def test_notice_that_got_lost_is_made_up_for_by_the_table(clock, stream):
 
 
 def test_hello_of_an_earlier_life_that_comes_late_is_dropped(stream):
-    peer = stream.consumer._peers[0]
+    peer = stream.consumer._peers[0][1]
     late = stream.join(0)
     before = stream.consumer.rejected
     stream.until(lambda: stream.consumer.rejected > before, "the late hello")
-    assert stream.consumer._peers[0] == peer
+    assert stream.consumer._peers[0][1] == peer
     late.close()
 
 
@@ -181,11 +181,11 @@ FOREIGN = st.lists(st.binary(max_size=70), min_size=1, max_size=3) | st.builds(
 def test_foreign_bytes_never_crash_the_consumer_nor_the_producer(shared, parts):
     stream, arena = shared, shared.arena.buffer.copy()
     stream.producer._client.socket.send_multipart(parts)
-    stream.consumer._server.socket.send_multipart([stream.consumer._peers[0], *parts])
+    stream.consumer._servers[0].socket.send_multipart([stream.consumer._peers[0][1], *parts])
     stream.producer._client.send(Header(Kind.ABANDON, 0, 1, 0))  # fences, which change nothing
-    stream.consumer._server.send(stream.consumer._peers[0], Header(Kind.GOODBYE, 0, 0, 0))
+    stream.consumer._servers[0].send(stream.consumer._peers[0][1], Header(Kind.GOODBYE, 0, 0, 0))
     up, down = [], []
-    _watch(stream.consumer._server, up)
+    _watch(stream.consumer._servers[0], up)
     _watch(stream.producer._client, down)
 
     def is_through():
@@ -197,7 +197,7 @@ def test_foreign_bytes_never_crash_the_consumer_nor_the_producer(shared, parts):
         return Kind.ABANDON in up and Kind.GOODBYE in down
 
     eventually(is_through, "the fences")
-    for endpoint in (stream.consumer._server, stream.producer._client):
+    for endpoint in (stream.consumer._servers[0], stream.producer._client):
         del endpoint.recv_all
     assert stream.producer.acquire() is None  # foreign credit is none
     assert np.array_equal(stream.arena.buffer, arena)

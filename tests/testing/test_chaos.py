@@ -112,14 +112,15 @@ def test_double_delivery_is_found(monkeypatch: pytest.MonkeyPatch):
     """A consumer that believes every notice, and does not mind that a slot is free already."""
     take = ShmConsumer.take
 
-    def believe(self: ShmConsumer, producer: int, slot: int, generation: int) -> None:
+    def believe(self: ShmConsumer, producer: int, slot: int, generation: int) -> bool:
         self._arrived.append(Delivery(producer, slot, self._blocks.block(producer, slot)))
+        return True
 
     def take_once(self: ShmConsumer, delivery: Delivery, *, dropped: bool) -> None:
         if not self._blocks.table.is_free(delivery.producer, delivery.slot):
             take(self, delivery, dropped=dropped)
 
-    monkeypatch.setattr(ShmConsumer, "_on_block", believe)
+    monkeypatch.setattr(ShmConsumer, "_deliver", believe)
     monkeypatch.setattr(ShmConsumer, "take", take_once)
     assert rules(first_violation(range(200))) & {"twice", "ledger"}
 
@@ -127,7 +128,8 @@ def test_double_delivery_is_found(monkeypatch: pytest.MonkeyPatch):
 def test_a_late_reply_that_is_accepted_is_found(monkeypatch: pytest.MonkeyPatch):
     """An actor that takes any answer of its group for the one it waits for."""
 
-    def accept(self: ShmInferenceClient, worker: int, header) -> bool:
+    def accept(self: ShmInferenceClient, worker: int, message) -> bool:
+        header = message.header
         pending = self._pending.pop(header.c, None)
         if pending is None:
             return False

@@ -11,6 +11,7 @@ from srl.core.telemetry import EvaluatedVersion, Note
 from srl.transport.control import (
     Accounts,
     Backup,
+    Begin,
     Channel,
     Configure,
     Copied,
@@ -23,6 +24,7 @@ from srl.transport.control import (
     Noted,
     Part,
     Preempted,
+    Prepared,
     Ready,
     Report,
     Restart,
@@ -46,7 +48,9 @@ SAVED = Saved(
 )
 MESSAGES = [
     Configure(b"plan", "actor-0", {"samples/main": (5, 64)}, "/tmp/x", ["/path"], 2, "checkpoint"),
-    StartNode(b"plan", {"samples/main": 4096}, ["actor-0"], "/logs", "/tmp/x", ["/path"]),
+    StartNode(b"plan", {"samples/main": 4096}, ["actor-0"], {}, "/logs", "/tmp/x", ["/path"]),
+    Prepared({"samples/main/0/0": "tcp://127.0.0.1:1"}),
+    Begin({"samples/main/0/0": "tcp://127.0.0.1:1"}),
     Stop(),
     Stop(Save(3, "/run/checkpoints/.00000003.writing")),
     Save(3, "/run/checkpoints/.00000003.writing"),

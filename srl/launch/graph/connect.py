@@ -1,7 +1,7 @@
 """Where every connection is made: gives each worker its ends of the streams.
 
 `Connector` is one method a kind of end; `InlineConnector` joins workers of one process,
-`ShmConnector` those of one host. A worker is then built from the plan and its ends.
+`ProcessConnector` those in processes of their own. A worker is then built from the plan and its ends.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,16 @@ from srl.core.streams import (
 from srl.core.worker import Worker
 from srl.launch.graph.config import decode_algorithm
 from srl.launch.graph.env_factory import evaluation_lanes, recovery_of
-from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan
+from srl.launch.graph.hosts import (
+    asks_over,
+    hosts_of,
+    is_source,
+    rank_of,
+    receiver_of,
+    sends_over,
+    taken_by,
+)
+from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan, worker_name
 from srl.learning.finite import Origin, Tracer
 from srl.learning.guard import Guard
 from srl.learning.staging import HostMemory, Memory, Staging, StagingThread
@@ -39,16 +48,31 @@ from srl.learning.staleness import Gate
 from srl.rollout.lanes import RouteEnds
 from srl.rollout.match import Player
 from srl.streams.inference.inline import InlineInference
+from srl.streams.inference.joined import JoinedServer
 from srl.streams.inference.shm import ShmInferenceClient, ShmInferenceServer
+from srl.streams.inference.tcp import FrameLayouts, TcpInferenceClient, TcpInferenceServer
 from srl.streams.parameters.inline import InlineParameters
 from srl.streams.parameters.shm import ShmPublisher, ShmSubscriber
 from srl.streams.samples.inline import InlineSamples
 from srl.streams.samples.shm import ShmConsumer, ShmProducer
+from srl.streams.samples.tcp import TcpConsumer, TcpProducer
 from srl.streams.samples.workspace import Workspace
 from srl.transport.arena import Arena
+from srl.transport.bell import Bell, Ear
 from srl.transport.blocks import BlockArena, block_arena_bytes
+from srl.transport.control import Network
+from srl.transport.keys import Doorkeeper
+from srl.transport.sockets import Server
 from srl.workers.policy import Gather, HostGather, PolicyWorker
 from srl.workers.pool import Pool
+
+_PATIENCE_SECONDS = 60.0
+
+
+def bell_address(folder: str, plan: Plan, route: RoutePlan) -> str:
+    """Where new parameters of a route are rung for, in a host's folder of sockets."""
+    number = [r.policy for r in plan.routes].index(route.policy)
+    return f"ipc://{folder}/bell-{number}"
 
 
 class Connector(Protocol):
@@ -91,6 +115,10 @@ class Connector(Protocol):
 
     def gather(self, route: RoutePlan, device: str) -> Gather:
         """How a policy worker that computes on `device` gathers requests."""
+        ...
+
+    def patience(self, route: RoutePlan) -> float:
+        """Seconds to wait for a version; 0: it is there before anybody may use it."""
         ...
 
 
@@ -153,9 +181,13 @@ class InlineConnector:
         """There are no policy workers in one process."""
         raise AssertionError(f"a policy worker of {route.policy} on {device} has no stream")
 
+    def patience(self, route: RoutePlan) -> float:
+        """A function call is not waited for."""
+        return 0.0
 
-class ShmConnector:
-    """Streams of one host, over inherited arenas and sockets in one folder."""
+
+class ProcessConnector:
+    """Streams between processes: over inherited arenas and sockets in one folder, or over a network."""
 
     restores_blocks = False
 
@@ -167,26 +199,43 @@ class ShmConnector:
         incarnation: int,
         group: Group,
         *,
+        host: int = 0,
+        network: Network | None = None,
         context: "zmq.Context[Any] | None" = None,
     ) -> None:
-        """Join them; sockets are made by `context`, where one is given."""
+        """Join those of `host`, and others by `network`; sockets are made by `context`, if given."""
         self.group = group
+        self._host = host
+        self._network = network
+        self._is_one_of_many = len(hosts_of(plan)) > 1
         self.staging_thread = plan.experiment["trainers"]["staging"] == "thread"
         self._plan = plan
         self._arenas = arenas
         self._folder = folder
         self._incarnation = incarnation
         self._num_actors = plan.experiment["actors"]["count"]
-        self._num_policies = plan.experiment["policies"]["count"]
-        self._context: zmq.Context[Any] = context or zmq.Context()
+        receivers = plan.experiment["network"]["receivers"]
+        self._context: zmq.Context[Any] = context or zmq.Context(receivers if network else 1)
+        if network is not None and network.listeners:
+            self._doorkeeper = Doorkeeper(self._context, network.keys)
 
     def producer(self, route: RoutePlan, actor: int) -> SampleProducer:
         """An actor's end of the sample stream."""
         if route.is_frozen:
             return Workspace(self._blocks(route), actor)
+        if sends_over(self._plan, route, actor) == "tcp":
+            network = self._reach()
+            return TcpProducer(
+                self._sending(route, actor),
+                network.addresses[receiver_of(self._plan, route, actor)],
+                index=actor,
+                incarnation=self._incarnation,
+                keys=network.keys,
+                context=self._context,
+            )
         return ShmProducer(
             self._blocks(route),
-            self._address("samples", route, actor % self._plan.num_ranks),
+            self._address("samples", route, rank_of(self._plan, actor)),
             index=actor,
             incarnation=self._incarnation,
             context=self._context,
@@ -194,28 +243,49 @@ class ShmConnector:
 
     def consumer(self, route: RoutePlan, rank: int) -> SampleConsumer:
         """A trainer's end of the sample stream."""
-        return ShmConsumer(
-            self._blocks(route),
-            self._address("samples", route, rank),
-            consumer=rank,
-            context=self._context,
-        )
+        blocks, address = self._blocks(route), self._address("samples", route, rank)
+        receivers = self._servers(f"samples/{route.policy}/{rank}")
+        if not receivers:
+            return ShmConsumer(blocks, address, consumer=rank, context=self._context)
+        servers = [Server(self._context, address), *receivers]
+        return TcpConsumer(blocks, servers, consumer=rank)
 
     def publisher(self, route: RoutePlan) -> ParameterPublisher:
         """The trainer's end of the parameter stream."""
-        return ShmPublisher(self._arenas[f"parameters/{route.policy}"], route.weights_spec())
+        arena, bell = self._arenas[f"parameters/{route.policy}"], None
+        if self._is_one_of_many:
+            bell = Bell(self._context, bell_address(self._folder, self._plan, route))
+        return ShmPublisher(arena, route.weights_spec(), bell)
 
     def subscriber(self, route: RoutePlan) -> ParameterSubscriber:
         """A policy's end of the parameter stream."""
         if route.is_frozen:
             return pinned_parameters(self._plan, route)
-        return ShmSubscriber(self._arenas[f"parameters/{route.policy}"], route.weights_spec())
+        arena, ear = self._arenas[f"parameters/{route.policy}"], None
+        if self._is_fed(route):
+            ear = Ear(self._context, bell_address(self._folder, self._plan, route))
+        return ShmSubscriber(arena, route.weights_spec(), ear)
 
     def client(self, route: RoutePlan, actor: int) -> InferenceClient:
         """The actor's own copy of the policy, or its connections to the policy workers."""
         if self._plan.inference == "inline":
-            return inline_inference(self._plan, route, actor, self.subscriber(route))
-        workers = range(self._num_policies)
+            patience = self.patience(route)
+            return inline_inference(
+                self._plan, route, actor, self.subscriber(route), patience_seconds=patience
+            )
+        substrate, workers = asks_over(self._plan, route, actor)
+        if substrate == "tcp":
+            network = self._reach()
+            return TcpInferenceClient(
+                self._frames(route),
+                [network.addresses[f"inference/{route.policy}/{i}"] for i in workers],
+                keys=network.keys,
+                index=actor,
+                incarnation=self._incarnation,
+                num_slots=route.slots,
+                digest=route.layout().spec.digest(),
+                context=self._context,
+            )
         return ShmInferenceClient(
             self._plan.replies(route),
             [self._arenas[f"replies/{route.policy}/{i}"] for i in workers],
@@ -228,17 +298,37 @@ class ShmConnector:
         )
 
     def server(self, route: RoutePlan, policy_worker: int) -> InferenceServer:
-        """A policy worker's end of the inference stream."""
-        return ShmInferenceServer(
-            self._blocks(route),
-            self._plan.replies(route),
-            self._arenas[f"replies/{route.policy}/{policy_worker}"],
-            self._address("inference", route, policy_worker),
-            inputs=input_names(route.agent_spec(), route.records()),
-            digest=route.layout().spec.digest(),
-            incarnation=self._incarnation,
-            context=self._context,
-        )
+        """A policy worker's end of the inference stream: for actors of its host, of others, or of both."""
+        found: dict[str, InferenceServer] = {}
+        digest = route.layout().spec.digest()
+        for server in self._servers(f"inference/{route.policy}/{policy_worker}"):
+            found["tcp"] = TcpInferenceServer(
+                self._frames(route), server, digest=digest, incarnation=self._incarnation
+            )
+        replies = f"replies/{route.policy}/{policy_worker}"
+        if replies in self._arenas:
+            found["shm"] = ShmInferenceServer(
+                {actor: self._rows_of(route, actor) for actor in self._near(route)},
+                self._plan.replies(route),
+                self._arenas[replies],
+                self._address("inference", route, policy_worker),
+                inputs=input_names(route.agent_spec(), route.records()),
+                digest=digest,
+                incarnation=self._incarnation,
+                context=self._context,
+            )
+        if len(found) == 1:
+            return next(iter(found.values()))
+        return JoinedServer(found["shm"], found["tcp"], frozenset(self._near(route)))
+
+    def patience(self, route: RoutePlan) -> float:
+        """Seconds to wait for a version; 0: it is there before anybody may use it."""
+        return _PATIENCE_SECONDS if self._is_fed(route) else 0.0
+
+    def _is_fed(self, route: RoutePlan) -> bool:
+        """Whether the parameters of a route come to this host from another."""
+        is_far = not route.is_frozen and not is_source(self._plan, route, self._host)
+        return self._is_one_of_many and is_far
 
     def memory(self, route: RoutePlan, device: str) -> Memory:
         """Where a trainer that computes on `device` stages its batches."""
@@ -255,13 +345,65 @@ class ShmConnector:
     def _gpu(self, route: RoutePlan) -> Any:
         """`srl.learning.gpu`, with the blocks of a route registered; imports torch."""
         gpu = import_module("srl.learning.gpu")
-        gpu.register(self._arenas[f"samples/{route.policy}"])
+        for name, arena in self._arenas.items():
+            if name.split("/")[:2] in (["samples", route.policy], ["sending", route.policy]):
+                gpu.register(arena)
         return gpu
 
+    def _near(self, route: RoutePlan) -> list[int]:
+        """Actors of this host, which ask over shared memory if policy workers are here."""
+        names = {a: worker_name("actor", "", a) for a in range(self._num_actors)}
+        here = [a for a, name in names.items() if self._plan.host_of(name) == self._host]
+        return [a for a in here if asks_over(self._plan, route, a)[0] == "shm"]
+
+    def _rows_of(self, route: RoutePlan, actor: int) -> tuple[BlockArena, int]:
+        """Where an actor of this host writes its rows, and its place there."""
+        is_sent = f"sending/{route.policy}/{actor}" in self._arenas
+        return (self._sending(route, actor), 0) if is_sent else (self._blocks(route), actor)
+
     def _blocks(self, route: RoutePlan) -> BlockArena:
-        buffer = self._arenas[f"samples/{route.policy}"]
+        """The blocks that trainers of this host take (or, of a frozen policy, nobody)."""
+        held = taken_by(self._plan, route, self._host)
         shape = self._num_actors, route.slots, self._plan.num_ranks
-        return BlockArena(buffer, route.layout(), *shape)
+        return BlockArena(
+            self._arenas[f"samples/{route.policy}"], route.layout(), *shape, held=held
+        )
+
+    def _sending(self, route: RoutePlan, actor: int) -> BlockArena:
+        """The blocks of an actor that go over the network."""
+        buffer = self._arenas[f"sending/{route.policy}/{actor}"]
+        return BlockArena(buffer, route.layout(), 1, route.slots)
+
+    def _frames(self, route: RoutePlan) -> FrameLayouts:
+        replies = self._plan.replies(route)
+        return FrameLayouts.make(
+            route.layout(),
+            input_names(route.agent_spec(), route.records()),
+            replies.outputs,
+            num_clients=replies.num_clients,
+            num_groups=replies.num_groups,
+        )
+
+    def _reach(self) -> Network:
+        assert self._network is not None, "a stream over a network, and no keys"
+        return self._network
+
+    def _servers(self, name: str) -> list[Server]:
+        """What listens for this worker at an end, or at its parts: each has a thread of its own."""
+        if self._network is None:
+            return []
+        listeners = self._network.listeners
+        mine = {end: listeners[end] for end in listeners if f"{end}/".startswith(f"{name}/")}
+        return [
+            Server(
+                self._context,
+                self._network.addresses[end],
+                keys=self._network.keys,
+                listener=fd,
+                thread=number % self._plan.experiment["network"]["receivers"],
+            )
+            for number, (end, fd) in enumerate(sorted(mine.items()))
+        ]
 
     def _address(self, edge: str, route: RoutePlan, index: int) -> str:
         number = [r.policy for r in self._plan.routes].index(route.policy)
@@ -281,13 +423,18 @@ def build_worker(plan: Plan, name: str, connector: Connector) -> Worker:
 
 
 def inline_inference(
-    plan: Plan, route: RoutePlan, actor: int, parameters: ParameterSubscriber
+    plan: Plan,
+    route: RoutePlan,
+    actor: int,
+    parameters: ParameterSubscriber,
+    *,
+    patience_seconds: float = 0.0,
 ) -> InlineInference:
     """A copy of the policy inside an actor."""
     seed = worker_seed(plan, "actor", actor, route)
     policy = make_acting_policy(plan, route, seed=seed, compute=plan.compute("cpu"))
     names = input_names(route.agent_spec(), route.records())
-    return InlineInference(policy, parameters, names)
+    return InlineInference(policy, parameters, names, patience_seconds=patience_seconds)
 
 
 def pinned_parameters(plan: Plan, route: RoutePlan) -> InlineParameters:
@@ -372,7 +519,14 @@ def _build_policy(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worke
     )
     server = connector.server(route, worker.index)
     gather = connector.gather(route, device)
-    return PolicyWorker(worker.name, policy, server, connector.subscriber(route), gather)
+    return PolicyWorker(
+        worker.name,
+        policy,
+        server,
+        connector.subscriber(route),
+        gather,
+        patience_seconds=connector.patience(route),
+    )
 
 
 def _build_evaluator(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from srl.core.experiment import Experiment
+from srl.launch.graph.hosts import arenas
 from srl.launch.graph.opening import find_opponents
 from srl.launch.graph.plan import make_plan
 from srl.launch.host.limits import needs
@@ -42,7 +43,7 @@ def explain(experiment: Experiment[Any]) -> str:
             *(["  frozen: its blocks are never sent"] if route.is_frozen else [batch]),
             f"  fields: {', '.join(layout.spec.names)}",
         ]
-    lines += ["", "memory", *(f"  {n}: {b / 1e6:.3f} MB" for n, b in plan.arenas().items())]
+    lines += ["", "memory", *(f"  {n}: {b / 1e6:.3f} MB" for n, b in arenas(plan).items())]
     need = needs(plan, experiment)
     lines += [f"  workers: at least {need.workers / 1e6:.0f} MB besides, envs not counted"]
     lines += [f"  note: {warning}" for warning in plan.warnings()]

@@ -23,7 +23,6 @@ from srl.core.spec import Spec, spec_of
 from srl.launch.graph.config import decode_algorithm, encode_experiment
 from srl.launch.graph.env_factory import env_spec, make_env
 from srl.streams.inference.shm import ReplyLayout
-from srl.streams.parameters.shm import parameter_arena_bytes
 from srl.transport.blocks import block_arena_bytes
 
 MAX_BLOCK_BYTES = 32 << 20
@@ -130,6 +129,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Version at which actors begin anew in a resumed run: they then draw other numbers."""
     folder: str = ""
     """The run folder, where there is one."""
+    hosts: dict[str, int] = {}
+    """Worker to the number of its host, where that is not the first."""
 
     def route(self, policy: str) -> RoutePlan:
         """The route of a policy."""
@@ -143,6 +144,10 @@ class Plan(msgspec.Struct, frozen=True):
     def worker(self, name: str) -> WorkerPlan:
         """A worker, by name."""
         return next(worker for worker in self.workers if worker.name == name)
+
+    def host_of(self, name: str) -> int:
+        """The host of a worker."""
+        return self.hosts.get(name, 0)
 
     def ranks_of(self, name: str) -> list[str]:
         """The trainers that learn together with one; of any other worker, itself."""
@@ -167,22 +172,6 @@ class Plan(msgspec.Struct, frozen=True):
         actors, records = self.experiment["actors"], route.records()
         answers = records.outputs + records.state
         return ReplyLayout(answers, actors["count"], actors["groups"], route.lanes)
-
-    def arenas(self) -> dict[str, int]:
-        """Shared memory of the local launcher: name to bytes."""
-        num_actors = self.experiment["actors"]["count"]
-        arenas = {}
-        for route in self.routes:
-            policy = route.policy
-            arenas[f"samples/{policy}"] = block_arena_bytes(
-                route.layout(), num_actors, route.slots, self.num_ranks
-            )
-            if not route.is_frozen:
-                arenas[f"parameters/{policy}"] = parameter_arena_bytes(route.weights_spec())
-            if self.inference == "shm":
-                for index in range(self.experiment["policies"]["count"]):
-                    arenas[f"replies/{policy}/{index}"] = self.replies(route).nbytes
-        return arenas
 
     def threads(self, kind: str) -> int:
         """Compute threads of each worker of a kind."""
@@ -221,6 +210,7 @@ class Plan(msgspec.Struct, frozen=True):
     def edges(self) -> list[str]:
         """The graph in words: source, stream, sink."""
         lines = []
+        parameters = "inline" if self.samples == "inline" else "shm"
         for route in self.routes:
             p = route.policy
             if route.is_frozen:
@@ -230,13 +220,13 @@ class Plan(msgspec.Struct, frozen=True):
                 continue
             if self.inference == "inline":
                 lines.append(f"actors == inference/{p} (inline) ==> a copy of {p} in each actor")
-                lines.append(f"trainer {p} -- parameters/{p} ({self.samples}) --> actors")
+                lines.append(f"trainer {p} -- parameters/{p} ({parameters}) --> actors")
             else:
-                lines.append(f"actors == inference/{p} (shm) ==> policy workers {p}")
+                lines.append(f"actors == inference/{p} ({self.inference}) ==> policy workers {p}")
                 lines.append(f"trainer {p} -- parameters/{p} (shm) --> policy workers {p}")
             lines.append(f"actors -- samples/{p} ({self.samples}) --> trainer {p}")
             if self.of_kind("evaluator"):
-                lines.append(f"trainer {p} -- parameters/{p} ({self.samples}) --> evaluator")
+                lines.append(f"trainer {p} -- parameters/{p} ({parameters}) --> evaluator")
         return lines
 
 
@@ -457,7 +447,8 @@ def _plan_workers(experiment: Experiment[Any], routes: Sequence[RoutePlan]) -> l
 
 def _check_memory(plan: Plan, experiment: Experiment[Any]) -> None:
     for route in plan.routes:
-        needed = plan.arenas()[f"samples/{route.policy}"] / 1e6
+        shape = experiment.actors.count, route.slots, plan.num_ranks
+        needed = block_arena_bytes(route.layout(), *shape) / 1e6
         if experiment.arena_megabytes is not None and needed > experiment.arena_megabytes:
             raise ConfigError(
                 f"arena-megabytes {experiment.arena_megabytes:g} is too small for the blocks of "

@@ -14,6 +14,7 @@ from typing import Any
 
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
+from srl.launch.graph.hosts import arenas
 from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan, shared_memory_in_words
 from srl.launch.host import cgroup
 from srl.launch.host.socket_folder import check_sockets
@@ -79,7 +80,7 @@ class Host:
 
 def needs(plan: Plan, experiment: Experiment[Any], *, is_new: bool = True) -> Need:
     """Add up what a run takes; of one that goes on, old checkpoints are there already."""
-    shared = sum(plan.arenas().values())
+    shared = sum(arenas(plan).values())
     weights = sum(_weights_bytes(route) for route in plan.learning)
     checkpoint = 3 * weights + (shared if experiment.launcher == "inline" else 0)
     kept = (experiment.checkpoint.keep + 2) * checkpoint + (
@@ -129,7 +130,7 @@ def _uses_torch(plan: Plan, worker: WorkerPlan) -> bool:
 def _descriptors(plan: Plan) -> int:
     """Of the process with most: each has every arena, and a connection to each that it talks to."""
     actors, others = len(plan.of_kind("actor")), len(plan.workers) - len(plan.of_kind("actor"))
-    return _BASE_DESCRIPTORS + len(plan.arenas()) + max(len(plan.workers), actors, 2 * others)
+    return _BASE_DESCRIPTORS + len(arenas(plan)) + max(len(plan.workers), actors, 2 * others)
 
 
 def read_host(folder: Path) -> Host:

@@ -15,6 +15,7 @@ from srl.core.arrays import Arrays, write_arrays
 from srl.core.block import Block, Layout, aligned
 from srl.core.errors import StreamError
 from srl.core.spec import Spec
+from srl.transport.bell import Bell, Ear
 
 _BEGIN, _END, _VERSION = 0, 1, 2  # words; versions of the two buffers follow
 _HEADER_BYTES = 64
@@ -43,9 +44,11 @@ def _buffers(arena: np.ndarray, spec: Spec) -> list[Block]:
 class ShmPublisher:
     """A trainer's end; the only writer of the arena."""
 
-    def __init__(self, arena: np.ndarray, spec: Spec) -> None:
+    def __init__(self, arena: np.ndarray, spec: Spec, bell: Bell | None = None) -> None:
+        """Publish into an arena; a bell is rung where some wait for what is published."""
         self._words = arena[:_HEADER_BYTES].view(np.int64)
         self._buffers = _buffers(arena, spec)
+        self._bell = bell
 
     def publish(self, weights: Mapping[str, np.ndarray], version: int) -> None:
         """Fill the buffer nobody reads and make it the latest."""
@@ -54,6 +57,8 @@ class ShmPublisher:
         write_arrays(_arrays(self._buffers[turn % 2]), weights)
         self._words[_VERSION + turn % 2] = version
         self._words[_END] = turn
+        if self._bell is not None:
+            self._bell.ring()
 
     def pollables(self) -> Sequence[Any]:
         """Nothing to wait on."""
@@ -61,20 +66,26 @@ class ShmPublisher:
 
     def close(self) -> None:
         """The arena belongs to the node agent."""
+        if self._bell is not None:
+            self._bell.close()
 
 
 class ShmSubscriber:
     """A policy's end; never writes."""
 
-    def __init__(self, arena: np.ndarray, spec: Spec) -> None:
+    def __init__(self, arena: np.ndarray, spec: Spec, ear: Ear | None = None) -> None:
+        """Read an arena; where versions are waited for, `ear` hears of them."""
         self._words = arena[:_HEADER_BYTES].view(np.int64)
         self._buffers = _buffers(arena, spec)
+        self._ear = ear
         self._copy = Block.allocate(_layout(spec))
         self._weights = _arrays(self._copy)
         self.torn_reads = 0
 
     def latest(self) -> int:
         """The latest version; -1 before the first."""
+        if self._ear is not None:
+            self._ear.clear()
         for _ in range(_ATTEMPTS):
             turn = int(self._words[_END])
             version = int(self._words[_VERSION + turn % 2])
@@ -96,8 +107,10 @@ class ShmSubscriber:
         raise StreamError(f"parameters changed during each of {_ATTEMPTS} attempts to copy them")
 
     def pollables(self) -> Sequence[Any]:
-        """Nothing to wait on: the version is one word in memory."""
-        return ()
+        """What tells of a new version; nothing where nobody waits for one."""
+        return () if self._ear is None else (self._ear.socket,)
 
     def close(self) -> None:
         """The arena belongs to the node agent."""
+        if self._ear is not None:
+            self._ear.close()

@@ -186,8 +186,8 @@ class Socket:
         self._address = address
         self._identity = self._network.connect(self)
 
-    def send(self, part: bytes, flags: int) -> None:
-        """One part; the last one (no SNDMORE) sends the message."""
+    def send(self, part: bytes, flags: int, *, copy: bool = True) -> None:
+        """One part, always copied; the last one (no SNDMORE) sends the message."""
         self.process.call()
         if self._is_router and not self._parts and not self._network.reaches(part):
             raise zmq.ZMQError(zmq.EHOSTUNREACH)

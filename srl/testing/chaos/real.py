@@ -44,6 +44,7 @@ TOPOLOGIES = {
     "one policy worker": ("--inference", "shm", "--actors.groups", "2"),
     "two policy workers": ("--inference", "shm", "--policies.count", "2"),
     "two trainers": ("--trainers.count", "2"),
+    "over tcp": ("--samples", "tcp", "--inference", "tcp", "--policies.count", "2"),
 }
 
 

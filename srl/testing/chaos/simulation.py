@@ -28,12 +28,13 @@ from srl.core.experiment import (
     TrainersConfig,
 )
 from srl.core.worker import Worker
-from srl.launch.graph.connect import ShmConnector, build_worker
+from srl.launch.graph.connect import ProcessConnector, build_worker
+from srl.launch.graph.hosts import arenas
 from srl.launch.graph.plan import Plan, make_plan
 from srl.launch.supervision import Supervisor
-from srl.streams.inference import shm as inference
+from srl.streams.inference import ends as inference
 from srl.streams.parameters.shm import ShmPublisher, ShmSubscriber
-from srl.streams.samples import shm as samples
+from srl.streams.samples import ends as samples
 from srl.testing.chaos import parts
 from srl.testing.chaos.checker import Checker, Violation
 from srl.testing.chaos.network import Clock, KilledError, Network, Process, Weather
@@ -152,7 +153,7 @@ class Simulation:
         self._clock = Clock(100.0)
         self._network = Network(rng, self._clock)
         self._checker = Checker(topology.max_staleness, progress_at=self._clock.now)
-        self._arenas = {n: np.zeros(size, np.uint8) for n, size in self._plan.arenas().items()}
+        self._arenas = {n: np.zeros(size, np.uint8) for n, size in arenas(self._plan).items()}
         budget = RestartsConfig(
             actors=50, policies=50, trainers=50, wait_seconds=rng.choice([0.0, 0.3])
         )
@@ -321,7 +322,7 @@ class Simulation:
         plan, context = self._plan, self._network.context(process)
         is_rank = name.startswith("trainer") and group.size > 1
         rank = group.join(plan.worker(name).index, process) if is_rank else None
-        connector = ShmConnector(
+        connector = ProcessConnector(
             plan,
             self._arenas,
             "run",

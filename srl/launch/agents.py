@@ -1,0 +1,202 @@
+"""What every launcher with node agents shares: one agent a host, of which it makes one voice."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from srl.launch.graph.hosts import arenas, listeners, workers_of
+from srl.launch.graph.plan import Plan
+from srl.learning.checkpoint import Checkpoint
+from srl.transport.control import (
+    Accounts,
+    Backup,
+    Begin,
+    Examination,
+    Examine,
+    Examined,
+    Message,
+    Prepared,
+    Restart,
+    Restarted,
+    Retire,
+    Save,
+    StartNode,
+    Stop,
+    Stopped,
+)
+from srl.transport.keys import Keys
+from srl.transport.slots import Ledger
+
+Ledgers = dict[str, dict[str, int]]
+
+
+class HostLine(Protocol):
+    """A way to talk to a node agent."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the agent is gone."""
+        ...
+
+    def send(self, message: Message) -> None:
+        """Send; nothing happens where the agent is gone."""
+        ...
+
+    def recv_all(self) -> list[Message]:
+        """Every message that is here now."""
+        ...
+
+
+class Agents:
+    """The node agents of a run: orders to all of them, and what they say as if they were one."""
+
+    def __init__(self, plan: Plan, lines: Mapping[int, HostLine]) -> None:
+        """Talk to the agents of a plan's hosts, each over its line."""
+        self._plan = plan
+        self._lines = lines
+        self._addresses: dict[int, dict[str, str]] = {}
+        self._accounts: dict[int, Accounts] = {}
+        self._examined: dict[int, Examined] = {}
+        self._stopped: dict[int, Stopped] = {}
+        self._stop: Stop | None = None
+        self._is_lossy = False
+        """A host died, and what was in flight with it."""
+
+    def start(
+        self,
+        checkpoint: Checkpoint | None,
+        *,
+        folder: Path,
+        keys: Keys | None,
+        places: Mapping[int, tuple[str, str]],
+    ) -> None:
+        """Have all agents prepare; they begin when all have.
+
+        Args:
+            checkpoint: to go on from.
+            folder: of the run, which all hosts see.
+            keys: of the run; None where everything stays on one host.
+            places: host to its folder of sockets and the address where it listens.
+        """
+        for host, (sockets, address) in places.items():
+            self._lines[host].send(
+                StartNode(
+                    plan=msgspec.json.encode(self._plan),
+                    arenas=arenas(self._plan, host),
+                    workers=workers_of(self._plan, host),
+                    listeners=listeners(self._plan, host),
+                    log_folder=str(folder / "logs"),
+                    socket_folder=sockets,
+                    python_path=[path or os.getcwd() for path in sys.path],
+                    state=None if checkpoint is None else str(checkpoint.path),
+                    keys=keys,
+                    host=host,
+                    address=address,
+                )
+            )
+
+    def tell(self, order: Restart | Retire | Backup | Examine | Save) -> None:
+        """Pass an order on to all; each does what is for its workers."""
+        if isinstance(order, Examine):
+            self._examined.clear()
+        for line in self._lines.values():
+            line.send(order)
+
+    def stop(self, order: Save | None) -> None:
+        """Stop in order: hosts that only send first, those of the trainers when these have."""
+        self._stop = Stop(order)
+        self._go_on_stopping()
+
+    def hear(self) -> list[Message]:
+        """What the agents have said."""
+        heard: list[Message] = []
+        for host, line in self._lines.items():
+            for message in line.recv_all():
+                heard += self._on_message(host, message)
+        return heard
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether all agents have said that they have."""
+        return len(self._stopped) == len(self._lines)
+
+    def lost(self) -> list[int]:
+        """Hosts whose line is closed and that have not stopped."""
+        return [h for h, line in self._lines.items() if line.closed and h not in self._stopped]
+
+    def give_up(self, host: int) -> list[Message]:
+        """Expect nothing more of a host, whose arenas are gone; what follows from that."""
+        self._is_lossy = True
+        last = self._accounts.get(host)
+        return self._on_message(host, Stopped({} if last is None else last.ledgers))
+
+    def _on_message(self, host: int, message: Message) -> list[Message]:
+        if isinstance(message, Prepared):
+            self._addresses[host] = message.addresses
+            if len(self._addresses) == len(self._lines):
+                every = {end: at for found in self._addresses.values() for end, at in found.items()}
+                for line in self._lines.values():
+                    line.send(Begin(every))
+            return []
+        if isinstance(message, Accounts):
+            self._accounts[host] = message
+            known = self._accounts.values()
+            megabytes = {name: n for one in known for name, n in one.megabytes.items()}
+            return [Accounts(_sum([one.ledgers for one in known]), megabytes)]
+        if isinstance(message, Restarted):
+            others = [one.ledgers for h, one in self._accounts.items() if h != host]
+            ledgers = _sum([message.ledgers, *others])
+            return [Restarted(message.workers, ledgers)] if message.workers else []
+        if isinstance(message, Examined):
+            return self._on_examined(host, message)
+        if isinstance(message, Stopped):
+            self._stopped[host] = message
+            self._go_on_stopping()
+            if not self.has_stopped:
+                return []
+            ledgers = _sum([one.ledgers for one in self._stopped.values()])
+            if self._is_lossy:
+                ledgers = {p: asdict(Ledger(**one).ended()) for p, one in ledgers.items()}
+            return [Stopped(ledgers)]
+        return [message]
+
+    def _on_examined(self, host: int, message: Examined) -> list[Message]:
+        """One of all hosts, when all were looked at that can be."""
+        self._examined[host] = message
+        if len(self._examined) < sum(not line.closed for line in self._lines.values()):
+            return []
+        workers: dict[str, Examination] = {}
+        unread: dict[str, int] = {}
+        streams: list[str] = []
+        for one in self._examined.values():
+            workers |= one.workers
+            unread |= one.unread
+            streams += one.streams
+        return [Examined(workers, unread, streams)]
+
+    def _go_on_stopping(self) -> None:
+        if self._stop is None:
+            return
+        trainers = {self._plan.host_of(w.name) for w in self._plan.of_kind("trainer")}
+        senders = [host for host in self._lines if host not in trainers]
+        if all(host in self._stopped for host in senders):
+            turn: Sequence[int] = sorted(trainers)
+        else:
+            turn = senders
+        for host in turn:
+            if host not in self._stopped:
+                self._lines[host].send(self._stop)
+
+
+def _sum(found: Sequence[Ledgers]) -> Ledgers:
+    """Policy to what became of its blocks, over all hosts."""
+    total: dict[str, Ledger] = {}
+    for ledgers in found:
+        for policy, ledger in ledgers.items():
+            total[policy] = total.get(policy, Ledger()) + Ledger(**ledger)
+    return {policy: asdict(ledger) for policy, ledger in total.items()}

@@ -1,0 +1,204 @@
+"""A run on several hosts: a node agent on each, tied to this process by a link."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import zmq
+
+from srl.core.errors import WorkerError
+from srl.launch.agents import Agents
+from srl.launch.graph.hosts import hosts_of
+from srl.launch.graph.plan import Plan
+from srl.launch.host.process import thread_environment
+from srl.launch.link import LinkOrder
+from srl.launch.local import contract
+from srl.learning.checkpoint import Checkpoint
+from srl.transport.control import (
+    Backup,
+    Examine,
+    Failure,
+    Message,
+    Restart,
+    Retire,
+    Save,
+    Stop,
+)
+from srl.transport.keys import Doorkeeper, make_keys
+from srl.transport.line import Switchboard
+from srl.transport.listener import address_of, listen
+
+_CONNECT_SECONDS = 120.0
+_END_SECONDS = 10.0
+
+
+class Starter(Protocol):
+    """Starts the link of one host, wherever that is."""
+
+    address: str
+    """Where the host listens."""
+
+    def start(self, order: bytes) -> None:
+        """Start it and give it its order."""
+        ...
+
+    def failure(self) -> str | None:
+        """Why the link has ended; None while it has not."""
+        ...
+
+    def close(self, grace_seconds: float) -> None:
+        """End it if it still runs."""
+        ...
+
+
+class SubprocessStarter:
+    """A link on this host: for tests, and for hosts that are network namespaces."""
+
+    def __init__(self, address: str, log: Path, prefix: Sequence[str] = ()) -> None:
+        """Start by `prefix` (a command that runs another, elsewhere), and have it listen at `address`."""
+        self.address = address
+        self._log = log
+        self._prefix = prefix
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, order: bytes) -> None:
+        """Start it; its order goes through a pipe."""
+        with self._log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [*self._prefix, sys.executable, "-P", "-m", "srl.launch.link"],
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                env=thread_environment(1) | {"PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        self._process.stdin.write(order + b"\n")
+        self._process.stdin.flush()
+
+    def failure(self) -> str | None:
+        """Why the link has ended; None while it has not."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        said = self._log.read_text(errors="replace").splitlines()
+        return said[-1] if said else f"it ended with {self._process.returncode}"
+
+    def close(self, grace_seconds: float) -> None:
+        """Close its input, and kill it where that does not end it."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(grace_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(5)
+
+
+class ClusterLauncher:
+    """Talks to the node agents of several hosts; the workers are theirs."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        starters: Mapping[int, Starter],
+        *,
+        address: str = "127.0.0.1",
+    ) -> None:
+        """Run on the hosts of `starters`, which find this process at `address`."""
+        self.writers = frozenset(plan.writers())
+        self._plan = plan
+        self._folder = folder
+        self._starters = starters
+        self._keys = make_keys()
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._doorkeeper = Doorkeeper(self._context, self._keys)
+        self._listener = listen(address)
+        at = address_of(self._listener)
+        self._board = Switchboard(self._context, at, self._keys, os.dup(self._listener.fileno()))
+        self._agents: Agents | None = None
+        self._lost: list[int] = []
+        missing = set(hosts_of(plan)) - set(starters)
+        if missing:
+            raise WorkerError(
+                f"the plan has workers on hosts {sorted(missing)}, which are not there"
+            )
+
+    def start(self, checkpoint: Checkpoint | None) -> None:
+        """Tie all hosts to this one, then have their agents start every worker."""
+        for host, starter in self._starters.items():
+            order = LinkOrder(
+                controller=address_of(self._listener),
+                keys=self._keys,
+                host=host,
+                log=str(self._folder / "logs" / f"node-agent-{host}.log"),
+            )
+            starter.start(msgspec.json.encode(order))
+        hosts = self._board.hosts
+        self._await(lambda: all(h in hosts and hosts[h].greeting for h in self._starters))
+        folders = {host: hosts[host].greeting or "" for host in self._starters}
+        places = {host: (folders[host], self._starters[host].address) for host in self._starters}
+        self._agents = Agents(self._plan, hosts)
+        self._agents.start(checkpoint, folder=self._folder, keys=self._keys, places=places)
+
+    def poll(self, timeout_seconds: float) -> Sequence[Message]:
+        """What workers and agents have said; waits for it at most this long."""
+        assert self._agents is not None
+        self._board.poll(timeout_seconds)
+        messages = self._agents.hear()
+        for host in self._agents.lost():
+            reason = self._board.hosts[host].lost
+            messages.append(Failure("node-agent", f"host {host} is lost: {reason}", ""))
+            messages += self._agents.give_up(host)
+        return messages
+
+    def save(self, order: Save) -> None:
+        """Have every trainer write its part between two batches."""
+        self.tell(order)
+
+    def tell(self, order: Restart | Retire | Backup | Examine | Save) -> None:
+        """Pass an order on to the agents."""
+        assert self._agents is not None
+        self._agents.tell(order)
+
+    def stop(self, order: Save | None) -> None:
+        """Stop in order, with a last checkpoint; `Stopped` follows by `poll`."""
+        assert self._agents is not None
+        self._agents.stop(order)
+
+    def close(self) -> None:
+        """End all links (and so agents and workers) that still run."""
+        for host in self._board.hosts.values():
+            host.send(Stop())  # they are not lost, and want no checkpoint
+        self._board.poll(0.0)
+        for starter in self._starters.values():
+            starter.close(_END_SECONDS)
+        self._board.close()
+        self._doorkeeper.close()
+        self._context.destroy(linger=0)
+        self._listener.close()
+
+    def contract(self) -> tuple[list[str], list[str]]:
+        """What a checkpoint of this launcher brings back, and what it does not."""
+        return contract(self._plan)
+
+    def _await(self, is_done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        while not is_done():
+            for host, starter in self._starters.items():
+                if (reason := starter.failure()) is not None:
+                    raise WorkerError(f"host {host} could not be started: {reason}")
+            if time.monotonic() > deadline:
+                silent = sorted(set(self._starters) - set(self._board.hosts))
+                raise WorkerError(
+                    f"hosts {silent} did not connect within {_CONNECT_SECONDS:.0f} s: can they reach "
+                    f"{address_of(self._listener)}?"
+                )
+            self._board.poll(0.1)

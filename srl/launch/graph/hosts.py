@@ -1,0 +1,146 @@
+"""What each host of a run holds: its workers, its memory, and ends of streams that other hosts find.
+
+A stream between two workers goes over shared memory where both are on one host, and over the network
+where they are not, or where that was asked for.
+"""
+
+from srl.launch.graph.plan import Plan, RoutePlan, worker_name
+from srl.streams.parameters.shm import parameter_arena_bytes
+from srl.transport.blocks import block_arena_bytes
+
+RELAY = "relay"
+"""The process of each host that brings parameters to it, or from it to others."""
+
+
+def hosts_of(plan: Plan) -> list[int]:
+    """The hosts of a run."""
+    return sorted({plan.host_of(worker.name) for worker in plan.workers})
+
+
+def is_source(plan: Plan, route: RoutePlan, host: int) -> bool:
+    """Whether the parameters of a route come from a host: its first trainer publishes them there."""
+    return plan.host_of(worker_name("trainer", route.policy, 0)) == host
+
+
+def parameters_end(route: RoutePlan) -> str:
+    """The end where hosts fetch the parameters of a route."""
+    return f"parameters/{route.policy}"
+
+
+def workers_of(plan: Plan, host: int) -> list[str]:
+    """The workers of a host."""
+    return [worker.name for worker in plan.workers if plan.host_of(worker.name) == host]
+
+
+def rank_of(plan: Plan, actor: int) -> int:
+    """Which trainer of each policy takes an actor's blocks."""
+    return actor % plan.num_ranks
+
+
+def sends_over(plan: Plan, route: RoutePlan, actor: int) -> str:
+    """How an actor's blocks come to their trainer: shm or tcp."""
+    trainer = worker_name("trainer", route.policy, rank_of(plan, actor))
+    is_near = plan.host_of(trainer) == plan.host_of(worker_name("actor", "", actor))
+    return "shm" if is_near and plan.samples != "tcp" else "tcp"
+
+
+def asks_over(plan: Plan, route: RoutePlan, actor: int) -> tuple[str, list[int]]:
+    """How an actor asks for actions, and which policy workers: those of its host, if there are any."""
+    if plan.inference == "inline":
+        return "inline", []
+    everyone = range(plan.experiment["policies"]["count"])
+    host = plan.host_of(worker_name("actor", "", actor))
+    near = [i for i in everyone if plan.host_of(worker_name("policy", route.policy, i)) == host]
+    if near and plan.inference != "tcp":
+        return "shm", near
+    return "tcp", [*everyone]
+
+
+def taken_by(plan: Plan, route: RoutePlan, host: int) -> list[int]:
+    """Actors whose blocks lie in a host's sample arena: its trainers take them (or nobody does)."""
+    actors = range(plan.experiment["actors"]["count"])
+    if route.is_frozen:
+        return [a for a in actors if plan.host_of(worker_name("actor", "", a)) == host]
+    trainers = {rank: worker_name("trainer", route.policy, rank) for rank in range(plan.num_ranks)}
+    return [a for a in actors if plan.host_of(trainers[rank_of(plan, a)]) == host]
+
+
+def sent_from(plan: Plan, route: RoutePlan, host: int) -> list[int]:
+    """Actors of a host whose blocks leave it, or at least go over the network."""
+    if route.is_frozen:
+        return []
+    actors = range(plan.experiment["actors"]["count"])
+    here = [a for a in actors if plan.host_of(worker_name("actor", "", a)) == host]
+    return [a for a in here if sends_over(plan, route, a) == "tcp"]
+
+
+def arenas(plan: Plan, host: int = 0) -> dict[str, int]:
+    """Shared memory of a host: name to bytes."""
+    found = {}
+    for route in plan.routes:
+        policy = route.policy
+        if held := taken_by(plan, route, host):
+            shape = plan.experiment["actors"]["count"], route.slots, plan.num_ranks
+            size = block_arena_bytes(route.layout(), *shape, num_held=len(held))
+            found[f"samples/{policy}"] = size
+        for actor in sent_from(plan, route, host):
+            found[f"sending/{policy}/{actor}"] = block_arena_bytes(route.layout(), 1, route.slots)
+        if not route.is_frozen and _needs_parameters(plan, route, host):
+            found[f"parameters/{policy}"] = parameter_arena_bytes(route.weights_spec())
+        for index in _answers_here(plan, route, host):
+            found[f"replies/{policy}/{index}"] = plan.replies(route).nbytes
+    return found
+
+
+def listeners(plan: Plan, host: int = 0) -> dict[str, str]:
+    """Ends of streams on a host that are found over the network: name to worker."""
+    found = {}
+    actors = range(plan.experiment["actors"]["count"])
+    for route in plan.routes:
+        ranks = {
+            rank_of(plan, a)
+            for a in actors
+            if not route.is_frozen and sends_over(plan, route, a) == "tcp"
+        }
+        for rank in sorted(ranks):
+            trainer = worker_name("trainer", route.policy, rank)
+            for receiver in range(plan.experiment["network"]["receivers"]):
+                found[f"samples/{route.policy}/{rank}/{receiver}"] = trainer
+        asked = [i for a in actors for i in _asked_over_tcp(plan, route, a)]
+        for index in sorted(set(asked)):
+            name = worker_name("policy", route.policy, index)
+            found[f"inference/{route.policy}/{index}"] = name
+    mine = {end: worker for end, worker in found.items() if plan.host_of(worker) == host}
+    for route in plan.learning:
+        if is_source(plan, route, host) and len(hosts_of(plan)) > 1:
+            mine[parameters_end(route)] = RELAY
+    return mine
+
+
+def receiver_of(plan: Plan, route: RoutePlan, actor: int) -> str:
+    """The end that an actor sends its blocks to over the network."""
+    receiver = actor // plan.num_ranks % plan.experiment["network"]["receivers"]
+    return f"samples/{route.policy}/{rank_of(plan, actor)}/{receiver}"
+
+
+def _asked_over_tcp(plan: Plan, route: RoutePlan, actor: int) -> list[int]:
+    substrate, workers = asks_over(plan, route, actor)
+    return workers if substrate == "tcp" else []
+
+
+def _answers_here(plan: Plan, route: RoutePlan, host: int) -> list[int]:
+    """Policy workers of a host that actors of it ask over shared memory."""
+    found = set[int]()
+    for actor in range(plan.experiment["actors"]["count"]):
+        substrate, workers = asks_over(plan, route, actor)
+        if substrate == "shm" and plan.host_of(worker_name("actor", "", actor)) == host:
+            found |= set(workers)
+    return sorted(found)
+
+
+def _needs_parameters(plan: Plan, route: RoutePlan, host: int) -> bool:
+    if is_source(plan, route, host):
+        return True
+    here = [plan.worker(name) for name in workers_of(plan, host)]
+    readers = {"evaluator"} | ({"actor"} if plan.inference == "inline" else set())
+    return any(w.kind in readers or w.policy == route.policy for w in here)

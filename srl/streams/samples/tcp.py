@@ -1,0 +1,140 @@
+"""Sample stream between hosts: a block is sent as one frame, and kept until its consumer has taken it.
+
+Each side has an arena of its own, with a slot table. A block that arrives is copied into the same slot of
+the consumer's arena, and from there on is like one of its own host. Blocks of a producer are received in
+the order of their numbers; the answer to a hello says which ones were, so what was sent before that hello
+and is not among them is lost, and is sent again.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import zmq
+
+from srl.core.streams import Delivery
+from srl.streams.samples.ends import Consumer, Producer
+from srl.transport.blocks import BlockArena
+from srl.transport.codec import Kind
+from srl.transport.keys import Keys
+from srl.transport.sockets import Client, Message, Server
+
+
+class TcpProducer(Producer):
+    """An actor's end, on another host than the consumer's.
+
+    waits for: credit from the consumer, a slot the consumer has taken
+    unblocked by: CREDIT messages
+    """
+
+    def __init__(
+        self,
+        blocks: BlockArena,
+        address: str,
+        *,
+        index: int,
+        incarnation: int,
+        keys: Keys,
+        context: "zmq.Context[Any]",
+    ) -> None:
+        """Send to the consumer at `address`; `blocks` is an arena of this producer alone."""
+        self._sent: dict[int, int] = {}
+        """Slot to the number of the last hello before it was sent."""
+        self.resent = 0
+        client = Client(context, address, keys=keys)
+        super().__init__(blocks, client, index=index, place=0, incarnation=incarnation)
+
+    def _hand_over(self, slot: int, generation: int) -> None:
+        number = self._blocks.table.number(self._place, slot)
+        header = self._header(Kind.BLOCK, slot, generation, number)
+        if self._client.send(header, self._blocks.block(self._place, slot).buffer.data):
+            self._sent[slot] = self._hellos
+
+    def _heed(self, message: Message) -> bool:
+        """Free what was taken, send again what was lost."""
+        table = self._blocks.table
+        account = np.frombuffer(b"".join(message.frames), np.uint8)
+        if account.nbytes != (2 * table.num_slots + 1) * 8:
+            self._client.rejected += 1
+            return False
+        account = account.view(np.int64)
+        before = table.sequence(self._place) + table.abandoned(self._place)
+        table.learn(self._place, account)
+        self._started += table.sequence(self._place) + table.abandoned(self._place) - before
+        received = account[: table.num_slots]
+        for slot in table.waiting(self._place):
+            generation = table.generation(self._place, slot)
+            is_there = generation <= received[slot]
+            if not is_there and self._sent.get(slot, -1) < message.header.c:
+                self.resent += slot in self._sent
+                self._hand_over(slot, generation)
+        return True
+
+
+class TcpConsumer(Consumer):
+    """A trainer's end, for producers of all hosts.
+
+    waits for: BLOCK messages from producers
+    unblocked by: actors that fill a block
+    """
+
+    def __init__(
+        self,
+        blocks: BlockArena,
+        servers: Sequence[Server],
+        *,
+        consumer: int = 0,
+    ) -> None:
+        """Take what comes to `servers`: with a block from other hosts, without one from this."""
+        self.out_of_order = 0
+        super().__init__(blocks, servers, consumer=consumer)
+
+    def take(self, delivery: Delivery, *, dropped: bool) -> None:
+        """Free the block's slot, here and where it came from."""
+        super().take(delivery, dropped=dropped)
+        peer = self._peers.get(delivery.producer)
+        if peer is not None and peer[0].is_remote:
+            self._send_credit(delivery.producer)
+
+    def _on_block(self, server: Server, message: Message) -> None:
+        if server.is_remote and not self._land(server, message):
+            return
+        super()._on_block(server, message)
+
+    def _land(self, server: Server, message: Message) -> bool:
+        """Copy a block into its slot; False where it does not belong there, or was here before."""
+        header, table = message.header, self._blocks.table
+        producer, slot = header.sender, header.a
+        size = self._blocks.layout.nbytes
+        is_whole = len(message.frames) == 1 and len(message.frames[0]) == size
+        if not is_whole or not self._blocks.holds(producer, slot):
+            server.rejected += 1
+        elif header.sequence <= table.sequence(producer):
+            self.repeated_notices += 1
+        elif (
+            header.sequence > table.sequence(producer) + 1
+            or not table.is_free(producer, slot)
+            or header.b != table.generation(producer, slot) + 1
+        ):
+            self.out_of_order += 1  # one before it is missing: both will come again
+        else:
+            block = self._blocks.block(producer, slot)
+            np.copyto(block.buffer, np.frombuffer(message.frames[0], np.uint8))
+            table.receive(producer, slot, header.sequence)
+            return True
+        return False
+
+    def _learn_abandoned(self, server: Server, producer: int, num_blocks: int) -> None:
+        if server.is_remote:
+            self._blocks.table.learn_abandoned(producer, num_blocks)
+
+    def _send_credit(self, producer: int) -> None:
+        if producer not in self._peers:
+            return
+        server, peer = self._peers[producer]
+        if not server.is_remote:
+            super()._send_credit(producer)
+            return
+        account = self._blocks.table.account_of(producer).tobytes()
+        header = self._credit_header(producer, self._credit.get(producer, 0))
+        server.send(peer, header, account)

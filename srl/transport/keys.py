@@ -1,0 +1,96 @@
+"""Keys of a run: who does not have them can neither read nor send what goes over a network.
+
+A run has one CURVE key pair. Servers prove to be of the run by it, and so do clients: a doorkeeper in
+every process that serves lets nobody else in, and counts who was refused. Keys travel from process to
+process over channels that only these can read, and are in no command line, environment, log or file
+that others may read.
+"""
+
+import threading
+from typing import Any
+
+import msgspec
+import zmq
+from zmq.utils import z85
+
+_DOOR = "inproc://zeromq.zap.01"
+"""Where ZeroMQ asks, by RFC 27."""
+_VERSION = b"1.0"
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """A key pair, as text."""
+
+    public: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return "Keys(...)"  # errors and logs show it
+
+
+def make_keys() -> Keys:
+    """The keys of a new run."""
+    public, secret = zmq.curve_keypair()
+    return Keys(public.decode(), secret.decode())
+
+
+def use_keys(socket: "zmq.Socket[Any]", keys: Keys, *, serves: bool) -> None:
+    """Let a socket, before it is bound or connected, talk to those who have the keys and nobody else."""
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public.encode())
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
+    if serves:
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.ZAP_DOMAIN, b"srl")
+    else:
+        socket.setsockopt(zmq.CURVE_SERVERKEY, keys.public.encode())
+
+
+class Doorkeeper:
+    """Answers ZeroMQ, for all servers of a context, who may come in: those with the run's keys.
+
+    waits for: handshakes
+    unblocked by: peers that connect; the end of the context
+    """
+
+    def __init__(self, context: "zmq.Context[Any]", keys: Keys) -> None:
+        """Begin; there can be one in a context."""
+        self.refused = 0
+        self._key = z85.decode(keys.public.encode())
+        self._door = context.socket(zmq.REP)
+        self._door.setsockopt(zmq.LINGER, 0)
+        self._door.bind(_DOOR)
+        self._ask, self._told = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        for end in (self._ask, self._told):
+            end.setsockopt(zmq.LINGER, 0)
+        address = f"inproc://srl-doorkeeper-{id(self)}"
+        self._told.bind(address)
+        self._ask.connect(address)
+        self._thread = threading.Thread(target=self._run, name="doorkeeper", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Nobody new comes in any more; may be called twice."""
+        if not self._ask.closed:
+            self._ask.send(b"")
+            self._thread.join(timeout=5)
+            self._ask.close()
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._door, zmq.POLLIN)
+        poller.register(self._told, zmq.POLLIN)
+        try:
+            while self._told not in dict(poller.poll()):
+                self._answer(self._door.recv_multipart())
+        except zmq.ContextTerminated:
+            pass
+        finally:
+            self._door.close()
+            self._told.close()
+
+    def _answer(self, question: list[bytes]) -> None:
+        request, mechanism, credentials = question[1], question[5], question[6:]
+        knows = mechanism == b"CURVE" and credentials == [self._key]
+        self.refused += not knows
+        verdict = (b"200", b"OK") if knows else (b"400", b"not of this run")
+        self._door.send_multipart([_VERSION, request, *verdict, b"", b""])

@@ -1,0 +1,125 @@
+"""What is lost between two hosts is sent again, in order, and delivered once."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from srl.testing.stream_contract import eventually
+from srl.transport.codec import Header, Kind
+from srl.transport.slots import SlotTable, table_bytes
+from tests.streams.test_contract import LAYOUT, TcpSampleHarness
+
+
+@pytest.fixture
+def hosts():
+    with closing(TcpSampleHarness()) as harness:
+        harness.settle()
+        yield harness
+
+
+def fill_and_send(hosts, value):
+    producer = hosts.producer(0)
+    grant = producer.acquire()
+    assert grant is not None
+    grant.block.buffer[:] = value
+    producer.send(grant)
+
+
+def received(hosts, count):
+    """Blocks that arrive while both ends go on, hellos included."""
+    deliveries = []
+
+    def has_come():
+        hosts.settle()
+        deliveries.extend(hosts.consumer(0).recv(9))
+        return len(deliveries) >= count
+
+    eventually(has_come, f"{count} blocks")
+    return [int(d.block.buffer[0]) for d in deliveries], deliveries
+
+
+def test_block_that_was_lost_comes_again_and_in_order(hosts):
+    hosts.consumer(0).grant({0: 3, 1: 0}, 0)
+    hosts.settle()
+    client = hosts.producer(0)._client
+    send, lost = client.send, []
+
+    def lose_first(header, *frames):
+        if header.kind is Kind.BLOCK and not lost:
+            lost.append(header)
+            return True
+        return send(header, *frames)
+
+    client.send = lose_first
+    for value in (1, 2, 3):
+        fill_and_send(hosts, value)
+    values, _ = received(hosts, 3)
+    assert values == [1, 2, 3]
+    assert lost
+    assert hosts.consumer(0).out_of_order >= 2
+    assert hosts.producer(0).resent >= 3
+    assert hosts.ledger().adds_up
+
+
+def test_block_that_comes_twice_is_delivered_once(hosts):
+    hosts.consumer(0).grant({0: 1, 1: 0}, 0)
+    hosts.settle()
+    fill_and_send(hosts, 7)
+    hosts.producer(0)._hand_over(0, 1)
+    values, _ = received(hosts, 1)
+    hosts.settle()
+    assert values == [7]
+    assert hosts.consumer(0).recv(9) == []
+    assert hosts.consumer(0).repeated_notices == 1
+
+
+@pytest.mark.parametrize("size", [0, LAYOUT.nbytes - 1, LAYOUT.nbytes + 1])
+def test_block_of_another_size_is_dropped_and_counted(hosts, size):
+    producer, consumer = hosts.producer(0), hosts.consumer(0)
+    before, rejected = hosts._arena.buffer.copy(), consumer.rejected
+    producer._client.send(producer._header(Kind.BLOCK, 0, 1, 1), bytes(size))
+    producer._client.send(producer._header(Kind.BLOCK, 99, 1, 1), bytes(LAYOUT.nbytes))
+    producer._client.send(producer._header(Kind.BLOCK, 0, 5, 1), bytes(LAYOUT.nbytes))
+    hosts.settle()
+    assert consumer.recv(9) == []
+    assert consumer.rejected == rejected + 2
+    assert consumer.out_of_order == 1
+    assert np.array_equal(hosts._arena.buffer, before)
+
+
+@pytest.mark.parametrize("size", [0, 8, 57])
+def test_credit_with_another_account_gives_nothing(hosts, size):
+    producer, consumer = hosts.producer(0), hosts.consumer(0)
+    server, peer = consumer._peers[0]
+    header = Header(Kind.CREDIT, 0, 0, 0, 100, digest=LAYOUT.spec.digest())
+    server.send(peer, header, bytes(size))
+    hosts.settle()
+    assert producer.acquire() is None
+    assert producer._client.rejected == 1
+
+
+def test_actor_on_a_new_host_goes_on_where_its_consumer_is(hosts):
+    """Its host died, and with it the table that said what it had sent."""
+    hosts.consumer(0).grant({0: 2, 1: 0}, 0)
+    hosts.settle()
+    fill_and_send(hosts, 1)
+    _, (delivery,) = received(hosts, 1)
+    hosts.consumer(0).take(delivery, dropped=False)
+    hosts._far_arenas[0].buffer[:] = 0
+    hosts.restart_producer(0)
+    hosts.settle()
+    fill_and_send(hosts, 2)
+    values, _ = received(hosts, 1)
+    assert values == [2]
+    assert hosts.producer(0).acquire() is None, "a new host gave credit"
+
+
+def test_account_of_another_consumer_frees_no_slot_that_was_not_sent():
+    table = SlotTable(np.zeros(table_bytes(1, 2), np.uint8), 1, 2)
+    table.publish(0, 0)
+    table.learn(0, np.array([0, 0, 5, 5, 0], np.int64))
+    assert not table.is_free(0, 0)
+    assert table.is_free(0, 1)
+    table.learn(0, np.array([1, 0, 1, 0, 0], np.int64))
+    assert table.is_free(0, 0)
