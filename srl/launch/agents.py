@@ -200,3 +200,15 @@ def _sum(found: Sequence[Ledgers]) -> Ledgers:
         for policy, ledger in ledgers.items():
             total[policy] = total.get(policy, Ledger()) + Ledger(**ledger)
     return {policy: asdict(ledger) for policy, ledger in total.items()}
+
+
+def contract(plan: Plan) -> tuple[list[str], list[str]]:
+    """What a checkpoint brings back where workers are processes, and what it does not."""
+    parallel = plan.num_ranks > 1
+    whose = "the first trainer of every policy" if parallel else "every trainer"
+    anew = "actors, policies and other trainers" if parallel else "actors and policies"
+    return [f"weights, optimiser, schedules, counters and random state of {whose}"], [
+        "envs: episodes under way are not restored; actors begin new ones",
+        f"blocks in flight, and the random state of {anew}",
+        *plan.unfinished_evaluation(),
+    ]

@@ -12,12 +12,11 @@ import msgspec
 import zmq
 
 from srl.core.errors import WorkerError
-from srl.launch.agents import Agents
+from srl.launch.agents import Agents, contract
 from srl.launch.graph.hosts import hosts_of
 from srl.launch.graph.plan import Plan
 from srl.launch.host.process import thread_environment
 from srl.launch.link import LinkOrder
-from srl.launch.local import contract
 from srl.learning.checkpoint import Checkpoint
 from srl.transport.control import (
     Backup,

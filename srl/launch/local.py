@@ -6,7 +6,7 @@ from pathlib import Path
 
 import zmq
 
-from srl.launch.agents import Agents
+from srl.launch.agents import Agents, contract
 from srl.launch.graph.hosts import listeners
 from srl.launch.graph.plan import Plan
 from srl.launch.host.agent import AgentProcess
@@ -83,15 +83,3 @@ class LocalLauncher:
     def contract(self) -> tuple[list[str], list[str]]:
         """What a checkpoint of this launcher brings back, and what it does not."""
         return contract(self._plan)
-
-
-def contract(plan: Plan) -> tuple[list[str], list[str]]:
-    """What a checkpoint brings back where workers are processes, and what it does not."""
-    parallel = plan.num_ranks > 1
-    whose = "the first trainer of every policy" if parallel else "every trainer"
-    anew = "actors, policies and other trainers" if parallel else "actors and policies"
-    return [f"weights, optimiser, schedules, counters and random state of {whose}"], [
-        "envs: episodes under way are not restored; actors begin new ones",
-        f"blocks in flight, and the random state of {anew}",
-        *plan.unfinished_evaluation(),
-    ]

@@ -110,6 +110,7 @@ class NodeAgent:
         self._memory = MemoryWatch(limit, env)
         self._processes: dict[str, _Process] = {}
         self._relay: _Process | None = None
+        self._is_only_host = len(hosts_of(self._plan)) == 1
         self._folder = Path(order.socket_folder)
         self._writers = frozenset(self._plan.writers()) & frozenset(order.workers)
         self._backup: Backup | None = None
@@ -188,7 +189,7 @@ class NodeAgent:
 
     def _start_relay(self) -> None:
         """Start what brings parameters from host to host; again where it has ended."""
-        if len(hosts_of(self._plan)) == 1:
+        if self._is_only_host:
             return
         if self._relay is not None:
             if self._relay.popen.poll() is None:
