@@ -12,10 +12,12 @@ Workers are the nodes, streams the edges; where a worker runs is configuration.
 
 from typing import TYPE_CHECKING, Any
 
+from srl.core.version import VERSION
+
 if TYPE_CHECKING:
     from srl.api import LoadedPolicy, Run, evaluate_run, load, play_run, resume, train
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "LoadedPolicy",
     "Run",

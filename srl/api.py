@@ -405,7 +405,7 @@ def check_devices(experiment: Experiment[Any]) -> None:
         kind = device.partition(":")[0]
         if kind not in ("cpu", "cuda"):
             raise ConfigError(f"{option} must be cpu, cuda or cuda:N, got {device!r}")
-        if kind == "cuda":
+        if kind == "cuda" and experiment.launcher != "ray":  # which knows where GPUs are
             import torch
 
             if not torch.cuda.is_available():

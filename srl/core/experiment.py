@@ -31,6 +31,17 @@ def _check_least(section: str, least: int | None, count: int) -> None:
         raise ConfigError(f"{section}.min must be 1 to {section}.count ({count}), got {least}")
 
 
+def json_object(option: str, text: str) -> dict[str, Any]:
+    """Parse the value of an option; raises ConfigError where it is no JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} is not JSON ({error}): {text!r}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{option} must be a JSON object, got {text!r}")
+    return value
+
+
 def check_threads(option: str, threads: int | None) -> None:
     """Raise ConfigError where a number of threads, if one is given, makes no sense."""
     if threads is not None:
@@ -74,13 +85,7 @@ class EnvConfig:
 
     def keywords(self) -> dict[str, Any]:
         """The options, parsed."""
-        try:
-            options = json.loads(self.options)
-        except ValueError as error:
-            raise ConfigError(f"env.options is not JSON ({error}): {self.options!r}") from error
-        if not isinstance(options, dict):
-            raise ConfigError(f"env.options must be a JSON object, got {self.options!r}")
-        return options
+        return json_object("env.options", self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +133,12 @@ class PoliciesConfig:
     """Fewest policy workers the run goes on with when others are given up; None: it needs all."""
     threads: int | None = None
     """Compute threads of each policy worker; None: as `threads` says."""
+    gpus: float = 0.0
+    """GPUs that launcher ray sets aside for each policy worker on one; 0: it shares a trainer's."""
 
     def __post_init__(self) -> None:
         check_threads("policies.threads", self.threads)
+        check_at_least("policies.gpus", self.gpus, 0)
         check_at_least("policies.count", self.count, 1)
         _check_least("policies", self.min, self.count)
 
@@ -149,8 +157,11 @@ class TrainersConfig:
     staging: Literal["thread", "inline"] = "thread"
     """When blocks are gathered into batches: beside the learning, in a thread, or between two
     batches. In one process it is the latter."""
+    gpus: float = 1.0
+    """GPUs that launcher ray sets aside for each trainer on one; a fraction leaves the rest to others."""
 
     def __post_init__(self) -> None:
+        check_at_least("trainers.gpus", self.gpus, 0)
         check_threads("trainers.threads", self.threads)
         check_at_least("trainers.count", self.count, 1)
         if self.count > 1 and self.device.startswith("cuda:"):
@@ -267,9 +278,40 @@ class NetworkConfig:
 
     receivers: int = 1
     """Threads of each trainer that receive and decrypt blocks, about 0.6 GB/s each."""
+    interface: str | None = None
+    """Network interface that trainers on several hosts talk over, which is neither encrypted nor
+    authenticated; None: the one with the host's address."""
 
     def __post_init__(self) -> None:
         check_at_least("network.receivers", self.receivers, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayConfig:
+    """The cluster of launcher ray, and which of its nodes are for whom.
+
+    A node is named by its address, or by a resource that it was started with
+    (`ray start --resources '{"big": 1}'`).
+    """
+
+    address: str = "auto"
+    """Of the cluster: HOST:PORT; auto: the one this host is part of (or RAY_ADDRESS names), and where
+    there is none a new one on this host; local: always a new one."""
+    trainers: tuple[str, ...] = ()
+    """Nodes for trainers; none named: any (with GPUs, where trainers.device asks for one)."""
+    policies: tuple[str, ...] = ()
+    """Nodes for policy workers; none named: any."""
+    actors: tuple[str, ...] = ()
+    """Nodes for actors; none named: any."""
+    runtime_env: str = "{}"
+    """Ray's runtime_env for the processes on its nodes, as JSON: '{"working_dir": "."}' ships the code
+    in this folder to nodes that do not have it."""
+    wait_seconds: float = 60.0
+    """For the cluster to have what the run needs, while others use it or nodes are being added."""
+
+    def __post_init__(self) -> None:
+        check_at_least("ray.wait-seconds", self.wait_seconds, 0)
+        json_object("ray.runtime-env", self.runtime_env)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,11 +319,23 @@ class MetricsConfig:
     """Where metrics go besides the run folder (metrics.jsonl and TensorBoard are always there)."""
 
     prometheus_port: int | None = None
-    """Port of an endpoint for Prometheus, on this host's loopback only; 0 takes a free one."""
+    """Port of an endpoint for Prometheus; 0 takes a free one."""
+    prometheus_address: str = "127.0.0.1"
+    """Address of this host where that is read; other than loopback, only with a token."""
+    prometheus_token_file: str | None = None
+    """File with the token that who reads must show (Authorization: Bearer TOKEN)."""
     wandb: str | None = None
     """Project of Weights & Biases to log to."""
 
     def __post_init__(self) -> None:
+        is_open = (
+            not self.prometheus_address.startswith("127.") and self.prometheus_address != "::1"
+        )
+        if self.prometheus_port is not None and is_open and self.prometheus_token_file is None:
+            raise ConfigError(
+                f"metrics.prometheus-address {self.prometheus_address} lets others read the metrics: "
+                "say by which token (--metrics.prometheus-token-file FILE), or leave it on loopback"
+            )
         port = self.prometheus_port
         if port is not None and not 0 <= port < 2**16:
             raise ConfigError(f"metrics.prometheus-port must be 0 to 65535, got {port}")
@@ -337,12 +391,15 @@ class Experiment(Generic[AlgorithmT]):
     """What to do when a stream stands still."""
     network: NetworkConfig = NetworkConfig()
     """How streams go over a network."""
+    ray: RayConfig = RayConfig()
+    """The cluster of launcher ray, and which of its nodes are for whom."""
     metrics: MetricsConfig = MetricsConfig()
     """Where metrics go besides the run folder."""
     routes: tuple[Route, ...] = (Route(),)
     """Which agents use which policy."""
-    launcher: Literal["inline", "local"] = "local"
-    """Where the workers run: all in this process, or each in one of its own on this host."""
+    launcher: Literal["inline", "local", "ray"] = "local"
+    """Where the workers run: all in this process, each in one of its own on this host, or on the nodes
+    of a Ray cluster."""
     inference: Substrate = "auto"
     """Where actions are computed: inline (in the actor), or in policy workers that are asked over shm
     (shared memory) or tcp (encrypted); auto: shm where policies.count or policies.device ask for policy
@@ -401,9 +458,9 @@ class Experiment(Generic[AlgorithmT]):
             )
         if all(route.frozen for route in self.routes):
             raise ConfigError("all routes are frozen: at least one policy must learn")
-        if self.launcher == "local" and self.samples == "inline":
+        if self.launcher != "inline" and self.samples == "inline":
             raise ConfigError(
-                "launcher local runs workers in processes of their own, so samples cannot be "
+                f"launcher {self.launcher} runs workers in processes of their own, so samples cannot be "
                 "inline; leave --samples auto or use --launcher inline"
             )
 

@@ -19,6 +19,7 @@ from srl.transport.control import (
     Examination,
     Examine,
     Examined,
+    Failure,
     Message,
     Prepared,
     Restart,
@@ -59,11 +60,19 @@ class Agents:
         """Talk to the agents of a plan's hosts, each over its line."""
         self._plan = plan
         self._lines = lines
+        self._start: StartNode | None = None
+        """What all are told, but for what differs by host."""
+        self._hosts = frozenset[int]()
+        self._has_begun = False
         self._addresses: dict[int, dict[str, str]] = {}
         self._accounts: dict[int, Accounts] = {}
         self._examined: dict[int, Examined] = {}
         self._stopped: dict[int, Stopped] = {}
         self._stop: Stop | None = None
+        self._absent: dict[int, list[Restart]] = {}
+        """Hosts that are lost and come again, to whom they are to start then."""
+        self._lives: dict[str, int] = {}
+        """Worker to the number of its life, if it is not the first."""
         self._is_lossy = False
         """A host died, and what was in flight with it."""
 
@@ -83,33 +92,66 @@ class Agents:
             keys: of the run; None where everything stays on one host.
             places: host to its folder of sockets and the address where it listens.
         """
-        for host, (sockets, address) in places.items():
-            self._lines[host].send(
-                StartNode(
-                    plan=msgspec.json.encode(self._plan),
-                    arenas=arenas(self._plan, host),
-                    workers=workers_of(self._plan, host),
-                    listeners=listeners(self._plan, host),
-                    log_folder=str(folder / "logs"),
-                    socket_folder=sockets,
-                    python_path=[path or os.getcwd() for path in sys.path],
-                    state=None if checkpoint is None else str(checkpoint.path),
-                    keys=keys,
-                    host=host,
-                    address=address,
-                )
-            )
+        self._hosts = frozenset(places)
+        self._start = StartNode(
+            plan=msgspec.json.encode(self._plan),
+            arenas={},
+            workers=[],
+            listeners={},
+            log_folder=str(folder / "logs"),
+            socket_folder="",
+            python_path=[path or os.getcwd() for path in sys.path],
+            state=None if checkpoint is None else str(checkpoint.path),
+            keys=keys,
+        )
+        for host, place in places.items():
+            self._prepare(host, place)
+
+    def welcome(self, host: int, place: tuple[str, str]) -> None:
+        """Have a host take part again that was lost."""
+        self._prepare(host, place)
+
+    def _prepare(self, host: int, place: tuple[str, str]) -> None:
+        assert self._start is not None, "not started"
+        sockets, address = place
+        order = msgspec.structs.replace(
+            self._start,
+            arenas=arenas(self._plan, host),
+            workers=workers_of(self._plan, host),
+            listeners=listeners(self._plan, host),
+            socket_folder=sockets,
+            host=host,
+            address=address,
+            earlier=self._addresses.get(host, {}),
+            sent=self._sent_by(host),
+            is_late=self._has_begun,
+        )
+        self._lines[host].send(order)
+
+    def _sent_by(self, host: int) -> dict[str, int]:
+        """Policy to blocks that the actors of a host have sent, by what it said last."""
+        last = self._accounts.get(host)
+        return {} if last is None else {p: one["sent"] for p, one in last.ledgers.items()}
 
     def tell(self, order: Restart | Retire | Backup | Examine | Save) -> None:
         """Pass an order on to all; each does what is for its workers."""
         if isinstance(order, Examine):
             self._examined.clear()
-        for line in self._lines.values():
+        if isinstance(order, Restart):
+            self._lives |= dict.fromkeys(order.workers, order.incarnation)
+            for orders in self._absent.values():
+                orders.append(order)
+        for line in self._present():
             line.send(order)
+
+    def _present(self) -> list[HostLine]:
+        """Lines to hosts that take part."""
+        return [line for host, line in self._lines.items() if host not in self._absent]
 
     def stop(self, order: Save | None) -> None:
         """Stop in order: hosts that only send first, those of the trainers when these have."""
         self._stop = Stop(order)
+        self._stopped |= {host: self._last_word(host) for host in self._absent}
         self._go_on_stopping()
 
     def hear(self) -> list[Message]:
@@ -123,7 +165,7 @@ class Agents:
     @property
     def has_stopped(self) -> bool:
         """Whether all agents have said that they have."""
-        return len(self._stopped) == len(self._lines)
+        return len(self._stopped) == len(self._hosts)
 
     def lost(self) -> list[int]:
         """Hosts whose line is closed and that have not stopped."""
@@ -132,17 +174,37 @@ class Agents:
     def give_up(self, host: int) -> list[Message]:
         """Expect nothing more of a host, whose arenas are gone; what follows from that."""
         self._is_lossy = True
+        return self._on_message(host, self._last_word(host))
+
+    def _last_word(self, host: int) -> Stopped:
+        """What a host that is gone would say: what it said last."""
         last = self._accounts.get(host)
-        return self._on_message(host, Stopped({} if last is None else last.ledgers))
+        return Stopped({} if last is None else last.ledgers)
+
+    def may_lose(self, host: int) -> bool:
+        """Whether the run can go on without a host until it comes again: trainers are not there."""
+        trainers = [worker.name for worker in self._plan.of_kind("trainer")]
+        is_needed = any(self._plan.host_of(name) == host for name in trainers)
+        return self._has_begun and not is_needed
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether they were told to stop."""
+        return self._stop is not None
+
+    def lose(self, host: int, reason: str) -> list[Message]:
+        """A host is gone, and will come again: what follows for its workers."""
+        self._is_lossy = True
+        if not self.is_stopping:
+            self._absent[host] = []
+        return [
+            Failure(name, reason, "", self._lives.get(name, 1))
+            for name in workers_of(self._plan, host)
+        ]
 
     def _on_message(self, host: int, message: Message) -> list[Message]:
         if isinstance(message, Prepared):
-            self._addresses[host] = message.addresses
-            if len(self._addresses) == len(self._lines):
-                every = {end: at for found in self._addresses.values() for end, at in found.items()}
-                for line in self._lines.values():
-                    line.send(Begin(every))
-            return []
+            return self._on_prepared(host, message)
         if isinstance(message, Accounts):
             self._accounts[host] = message
             known = self._accounts.values()
@@ -165,10 +227,27 @@ class Agents:
             return [Stopped(ledgers)]
         return [message]
 
+    def _on_prepared(self, host: int, message: Prepared) -> list[Message]:
+        """Have all begin when all are prepared; later, the one that came again."""
+        is_moved = message.addresses != self._addresses.get(host)
+        self._addresses[host] = message.addresses
+        if len(self._addresses) < len(self._hosts):
+            return []
+        every = {end: at for found in self._addresses.values() for end, at in found.items()}
+        if not self._has_begun or is_moved:
+            for line in self._present():
+                line.send(Begin(every))
+        if host in self._absent:
+            self._lines[host].send(Begin(every))
+            for order in self._absent.pop(host):
+                self._lines[host].send(order)
+        self._has_begun = True
+        return []
+
     def _on_examined(self, host: int, message: Examined) -> list[Message]:
         """One of all hosts, when all were looked at that can be."""
         self._examined[host] = message
-        if len(self._examined) < sum(not line.closed for line in self._lines.values()):
+        if len(self._examined) < sum(not line.closed for line in self._present()):
             return []
         workers: dict[str, Examination] = {}
         unread: dict[str, int] = {}
@@ -183,7 +262,7 @@ class Agents:
         if self._stop is None:
             return
         trainers = {self._plan.host_of(w.name) for w in self._plan.of_kind("trainer")}
-        senders = [host for host in self._lines if host not in trainers]
+        senders = [host for host in self._hosts if host not in trainers]
         if all(host in self._stopped for host in senders):
             turn: Sequence[int] = sorted(trainers)
         else:

@@ -16,7 +16,7 @@ from srl.launch.agents import Agents, contract
 from srl.launch.graph.hosts import hosts_of
 from srl.launch.graph.plan import Plan
 from srl.launch.host.process import thread_environment
-from srl.launch.link import LinkOrder
+from srl.launch.link import Greeting, LinkOrder
 from srl.learning.checkpoint import Checkpoint
 from srl.transport.control import (
     Backup,
@@ -33,6 +33,9 @@ from srl.transport.line import Switchboard
 from srl.transport.listener import address_of, listen
 
 _CONNECT_SECONDS = 120.0
+_RETURN_SECONDS = 60.0
+"""For a host that was lost to come again; then it counts as lost again."""
+_LOOK_SECONDS = 1.0
 _END_SECONDS = 10.0
 
 
@@ -43,11 +46,15 @@ class Starter(Protocol):
     """Where the host listens."""
 
     def start(self, order: bytes) -> None:
-        """Start it and give it its order."""
+        """Start it and give it its order; what is left of an earlier one ends."""
         ...
 
     def failure(self) -> str | None:
         """Why the link has ended; None while it has not."""
+        ...
+
+    def is_gone(self) -> bool:
+        """Whether what was started will not come any more: it has ended, or its node has."""
         ...
 
     def close(self, grace_seconds: float) -> None:
@@ -58,15 +65,16 @@ class Starter(Protocol):
 class SubprocessStarter:
     """A link on this host: for tests, and for hosts that are network namespaces."""
 
-    def __init__(self, address: str, log: Path, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, address: str, log: str, prefix: Sequence[str] = ()) -> None:
         """Start by `prefix` (a command that runs another, elsewhere), and have it listen at `address`."""
         self.address = address
-        self._log = log
+        self._log = Path(log)
         self._prefix = prefix
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, order: bytes) -> None:
         """Start it; its order goes through a pipe."""
+        self.close(0.0)
         with self._log.open("ab") as file:
             self._process = subprocess.Popen(
                 [*self._prefix, sys.executable, "-P", "-m", "srl.launch.link"],
@@ -86,6 +94,10 @@ class SubprocessStarter:
             return None
         said = self._log.read_text(errors="replace").splitlines()
         return said[-1] if said else f"it ended with {self._process.returncode}"
+
+    def is_gone(self) -> bool:
+        """Whether the link has ended."""
+        return self._process is not None and self._process.poll() is not None
 
     def close(self, grace_seconds: float) -> None:
         """Close its input, and kill it where that does not end it."""
@@ -123,7 +135,9 @@ class ClusterLauncher:
         at = address_of(self._listener)
         self._board = Switchboard(self._context, at, self._keys, os.dup(self._listener.fileno()))
         self._agents: Agents | None = None
-        self._lost: list[int] = []
+        self._awaited: dict[int, float] = {}
+        """Lost hosts that were started again, to how long they may take."""
+        self._look_at = 0.0
         missing = set(hosts_of(plan)) - set(starters)
         if missing:
             raise WorkerError(
@@ -132,20 +146,33 @@ class ClusterLauncher:
 
     def start(self, checkpoint: Checkpoint | None) -> None:
         """Tie all hosts to this one, then have their agents start every worker."""
-        for host, starter in self._starters.items():
-            order = LinkOrder(
-                controller=address_of(self._listener),
-                keys=self._keys,
-                host=host,
-                log=str(self._folder / "logs" / f"node-agent-{host}.log"),
-            )
-            starter.start(msgspec.json.encode(order))
-        hosts = self._board.hosts
-        self._await(lambda: all(h in hosts and hosts[h].greeting for h in self._starters))
-        folders = {host: hosts[host].greeting or "" for host in self._starters}
-        places = {host: (folders[host], self._starters[host].address) for host in self._starters}
-        self._agents = Agents(self._plan, hosts)
+        for host in self._starters:
+            self._start_link(host, 1)
+        self._await(lambda: all(self._has_greeted(host) for host in self._starters))
+        places = {host: self._place(host) for host in self._starters}
+        self._agents = Agents(self._plan, self._board.hosts)
         self._agents.start(checkpoint, folder=self._folder, keys=self._keys, places=places)
+
+    def _start_link(self, host: int, life: int) -> None:
+        order = LinkOrder(
+            controller=address_of(self._listener),
+            keys=self._keys,
+            host=host,
+            log=str(self._folder / "logs" / f"node-agent-{host}.log"),
+            life=life,
+        )
+        self._starters[host].start(msgspec.json.encode(order))
+
+    def _has_greeted(self, host: int) -> bool:
+        channel = self._board.hosts.get(host)
+        return channel is not None and channel.greeting is not None
+
+    def _place(self, host: int) -> tuple[str, str]:
+        """Where a host has its sockets, and where it listens; raises where it cannot take part."""
+        greeting = msgspec.json.decode(self._board.hosts[host].greeting or "", type=Greeting)
+        address = self._starters[host].address
+        greeting.check(host, address, str(self._folder))
+        return greeting.sockets, address
 
     def poll(self, timeout_seconds: float) -> Sequence[Message]:
         """What workers and agents have said; waits for it at most this long."""
@@ -153,9 +180,38 @@ class ClusterLauncher:
         self._board.poll(timeout_seconds)
         messages = self._agents.hear()
         for host in self._agents.lost():
-            reason = self._board.hosts[host].lost
-            messages.append(Failure("node-agent", f"host {host} is lost: {reason}", ""))
-            messages += self._agents.give_up(host)
+            messages += self._lose(host, f"host {host} is lost: {self._board.hosts[host].lost}")
+        return messages + self._await_lost()
+
+    def _lose(self, host: int, reason: str) -> list[Message]:
+        """A host is gone: start it again, or end the run where it cannot go on without."""
+        assert self._agents is not None
+        if not self._agents.may_lose(host):
+            return [Failure("node-agent", reason, ""), *self._agents.give_up(host)]
+        deaths = self._agents.lose(host, reason)
+        if self._agents.is_stopping:
+            return [*deaths, *self._agents.give_up(host)]
+        self._start_link(host, self._board.replace(host))
+        self._awaited[host] = time.monotonic() + _RETURN_SECONDS
+        return deaths
+
+    def _await_lost(self) -> list[Message]:
+        """Have lost hosts take part again that are back."""
+        assert self._agents is not None
+        messages: list[Message] = []
+        if self._agents.is_stopping:
+            self._awaited.clear()
+        for host, deadline in [*self._awaited.items()]:
+            if self._has_greeted(host):
+                del self._awaited[host]
+                self._agents.welcome(host, self._place(host))
+            elif time.monotonic() > deadline:
+                words = f"host {host} did not come again within {_RETURN_SECONDS:.0f} s"
+                messages += self._lose(host, words)
+            elif time.monotonic() > self._look_at:
+                self._look_at = time.monotonic() + _LOOK_SECONDS
+                if self._starters[host].is_gone():
+                    self._start_link(host, self._board.replace(host))
         return messages
 
     def save(self, order: Save) -> None:

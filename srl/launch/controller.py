@@ -29,6 +29,7 @@ from srl.launch.graph.plan import Plan
 from srl.launch.inline import InlineLauncher
 from srl.launch.lives import Lives
 from srl.launch.local import LocalLauncher
+from srl.launch.ray import RayLauncher
 from srl.launch.saving import MOST_FAILURES, Saving
 from srl.learning.checkpoint import (
     Checkpoint,
@@ -282,7 +283,7 @@ class Controller:
         self._sinks.append(TensorBoard(self._folder.path / "tb", self._writes))
         metrics = self._experiment.metrics
         if metrics.prometheus_port is not None:
-            endpoint = Prometheus(metrics.prometheus_port, self._experiment.name)
+            endpoint = Prometheus(metrics, self._experiment.name)
             self._sinks.append(endpoint)
             self._say(f"metrics for Prometheus: {endpoint.address}")
         if metrics.wandb is not None:
@@ -329,6 +330,8 @@ class Controller:
         path = self._folder.path
         if self._experiment.launcher == "inline":
             return InlineLauncher(self._plan, lambda: interrupts.is_set, self._hung)
+        if self._experiment.launcher == "ray":
+            return RayLauncher(self._plan, path)
         return LocalLauncher(self._plan, path)
 
     def _supervise(self, launcher: Launcher) -> None:

@@ -8,6 +8,7 @@ controller dies.
 """
 
 import os
+import platform
 import signal
 import socket
 import sys
@@ -17,6 +18,8 @@ from typing import Any
 import msgspec
 import zmq
 
+from srl.core.errors import ConfigError
+from srl.core.version import VERSION
 from srl.launch.host.agent import AgentProcess
 from srl.transport.keys import Keys
 from srl.transport.line import Line
@@ -35,6 +38,43 @@ class LinkOrder(msgspec.Struct):
     host: int
     log: str
     """File for what the agent writes."""
+    life: int = 1
+    """How often this host was started."""
+
+
+class Greeting(msgspec.Struct):
+    """What a link says first: what it is, and what it sees."""
+
+    sockets: str
+    """The agent's folder of sockets."""
+    python: str
+    srl: str
+    """Versions."""
+    sees_folder: bool = True
+    """Whether the run folder is here."""
+
+    def check(self, host: int, address: str, folder: str) -> None:
+        """Raise ConfigError where this host cannot take part."""
+        mine = Greeting("", python_version(), VERSION)
+        for name, here, there in (
+            ("Python", mine.python, self.python),
+            ("SRL", mine.srl, self.srl),
+        ):
+            if here != there:
+                raise ConfigError(
+                    f"host {host} ({address}) has {name} {there}, and this one {here}: install the "
+                    "same on both"
+                )
+        if not self.sees_folder:
+            raise ConfigError(
+                f"host {host} ({address}) does not see the run folder {folder}: choose one that all "
+                "hosts share (--out)"
+            )
+
+
+def python_version() -> str:
+    """Major and minor: what must be the same on all hosts."""
+    return ".".join(platform.python_version_tuple()[:2])
 
 
 def main() -> int:
@@ -42,9 +82,17 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=LinkOrder)
     context: zmq.Context[Any] = zmq.Context()
-    line = Line(context, order.controller, order.keys, host=order.host)
+    line = Line(context, order.controller, order.keys, host=order.host, life=order.life)
+    sees_folder = Path(order.log).parent.is_dir()
+    greeting = Greeting("", python_version(), VERSION, sees_folder)
+    if not sees_folder:
+        line.send(msgspec.json.encode(greeting) + b"\n")
+        line.close()
+        context.term()
+        return 1
     agent = AgentProcess(Path(order.log))
-    line.send(f"{agent.folder}\n".encode())
+    greeting.sockets = str(agent.folder)
+    line.send(msgspec.json.encode(greeting) + b"\n")
     try:
         reason = _pass_on(line, agent.socket)
     finally:

@@ -7,7 +7,9 @@ sockets. It starts workers again when the controller says so. When the controlle
 last checkpoint written, and ends its workers and itself.
 """
 
+import contextlib
 import logging
+import os
 import shutil
 import signal
 import socket
@@ -20,9 +22,9 @@ from types import FrameType
 import msgspec
 import zmq
 
-from srl.core.errors import SrlError
+from srl.core.errors import ConfigError, SrlError
 from srl.launch.graph.env_factory import import_family
-from srl.launch.graph.hosts import RELAY, hosts_of, sent_from
+from srl.launch.graph.hosts import RELAY, asked_ends, hosts_of, sent_from
 from srl.launch.graph.plan import Plan, RoutePlan, worker_name
 from srl.launch.host.children import Child, can_fork, fork, start_anew
 from srl.launch.host.limits import raise_descriptors
@@ -111,6 +113,8 @@ class NodeAgent:
         self._processes: dict[str, _Process] = {}
         self._relay: _Process | None = None
         self._is_only_host = len(hosts_of(self._plan)) == 1
+        self._python_path = [*order.python_path, os.getcwd()]
+        """What was shipped to this host is where its agent was started."""
         self._folder = Path(order.socket_folder)
         self._writers = frozenset(self._plan.writers()) & frozenset(order.workers)
         self._backup: Backup | None = None
@@ -141,19 +145,32 @@ class NodeAgent:
         for name, num_bytes in self._order.arenas.items():
             self._arenas[name] = Arena.create(name, num_bytes)
         for end in self._order.listeners:
-            self._listeners[end] = listen(self._order.address)
+            self._listeners[end] = self._listen(end)
         own = {end: address_of(listener) for end, listener in self._listeners.items()}
         self._controller.send(Prepared(own))
         self._addresses = own
-        while not self._controller.closed and not any(isinstance(m, Stop) for m in self._early):
+        has_begun = False
+        while not (has_begun or self._controller.closed):
             self._wait()
             for message in self._controller.recv_all():
-                if isinstance(message, Begin):
-                    self._addresses = message.addresses
-                    return
-                self._early.append(message)
+                if isinstance(message, Begin) and not has_begun:
+                    has_begun, self._addresses = True, message.addresses
+                else:
+                    self._early.append(message)
+            has_begun |= any(isinstance(message, Stop) for message in self._early)
+
+    def _listen(self, end: str) -> socket.socket:
+        """Listen for an end of a stream: where it was before, or anywhere."""
+        address, before = self._order.address, self._order.earlier.get(end, "")
+        where, _, port = before.rpartition(":")
+        if where.removeprefix("tcp://").strip("[]") == address:
+            with contextlib.suppress(ConfigError):
+                return listen(address, int(port))
+        return listen(address)
 
     def _start(self) -> None:
+        if self._order.is_late:
+            return
         # Actors first: they are ready at once, and others import for seconds.
         for name in sorted(self._order.workers, key=lambda n: self._plan.worker(n).kind != "actor"):
             self._processes[name] = self._spawn(name, 1, self._order.state)
@@ -178,7 +195,7 @@ class NodeAgent:
                 worker=name,
                 arenas={n: (a.fd or 0, a.buffer.nbytes) for n, a in self._arenas.items()},
                 socket_folder=str(self._folder),
-                python_path=self._order.python_path,
+                python_path=self._python_path,
                 incarnation=incarnation,
                 state=state,
                 network=self._network(name),
@@ -209,7 +226,7 @@ class NodeAgent:
                 worker=RELAY,
                 arenas={n: (a.fd or 0, a.buffer.nbytes) for n, a in self._arenas.items()},
                 socket_folder=str(self._folder),
-                python_path=self._order.python_path,
+                python_path=self._python_path,
                 incarnation=1,
                 network=self._network(RELAY),
                 host=self._order.host,
@@ -220,7 +237,9 @@ class NodeAgent:
     def _network(self, name: str) -> Network | None:
         """What a worker needs to reach others over a network; None where nobody does."""
         keys = self._order.keys
-        return None if keys is None else Network(keys, self._addresses, self._listening(name))
+        if keys is None:
+            return None
+        return Network(keys, self._addresses, self._listening(name), self._order.address)
 
     def _listening(self, name: str) -> dict[str, int]:
         """End of a stream, of a worker, to the descriptor that listens there."""
@@ -286,17 +305,31 @@ class NodeAgent:
                 process.channel.send(message)
         elif isinstance(message, Backup):
             self._backup = message
+        elif isinstance(message, Begin):
+            self._move(message.addresses)
         elif isinstance(message, Examine):
             self._examiner.begin({name: p.popen.pid for name, p in self._living().items()})
+
+    def _move(self, addresses: dict[str, str]) -> None:
+        """Others are found elsewhere now: who asks them must begin anew."""
+        before, self._addresses = self._addresses, addresses
+        for name, process in self._living().items():
+            asked = asked_ends(self._plan, name)
+            if any(before.get(end) != addresses.get(end) for end in asked):
+                process.popen.kill()
+                process.has_reported_failure = True
+                words = f"{name}: a policy worker that it asks is found on another host now"
+                self._controller.send(Failure(name, words, "", process.incarnation))
 
     def _living(self) -> dict[str, _Process]:
         return {name: p for name, p in self._processes.items() if p.popen.poll() is None}
 
     def _restart(self, order: Restart) -> None:
         """End what is left of these workers, then begin their next lives."""
-        mine = [name for name in order.workers if name in self._processes]
+        mine = [name for name in order.workers if name in self._order.workers]
         for name in mine:
-            self._end(self._processes[name])
+            if name in self._processes:
+                self._end(self._processes[name])
         self._controller.send(Restarted(mine, self._ledgers()))
         for name in mine:
             log.info("%s begins its life number %d", name, order.incarnation)
@@ -439,6 +472,8 @@ class NodeAgent:
                 for actor in sent_from(self._plan, route, self._order.host)
             }
             sent = sum(table.sequence(0) for table in tables.values())
+            inherited = sum(table.inherited(0) for table in tables.values())
+            sent += max(0, self._order.sent.get(route.policy, 0) - inherited)  # they never arrived
             ledger = Ledger()
             if f"samples/{route.policy}" in self._arenas:
                 table = self._table(route)

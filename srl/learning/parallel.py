@@ -1,22 +1,30 @@
 """Trainers that learn one policy together, each in a process of its own: torch.distributed.
 
-They find each other through a file in the run's folder of sockets, and talk over loopback (gloo)
-or between GPUs (NCCL). Only tensors travel: nothing is pickled.
+On one host they find each other through a file in the run's folder of sockets, and talk over loopback
+(gloo) or between GPUs (NCCL). On several they meet at an address of the first one's host, and talk over
+the interface that has it: neither encrypted nor authenticated, so that network must be trusted. Only
+tensors travel: nothing is pickled.
 """
 
+import contextlib
+import fcntl
 import os
 import socket
+import struct
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from srl.core.collective import Collective
-from srl.core.errors import StreamError
+from srl.core.errors import ConfigError, StreamError
 
+_SIOCGIFADDR = 0x8915
 JOIN_SECONDS = 100.0
 """How long the first rank waits for the last to start."""
 LEARN_SECONDS = 30.0
@@ -61,23 +69,81 @@ class ProcessRanks:
         return table.tolist()
 
 
+class MeetingPoint(Protocol):
+    """Where the trainers of a policy find each other."""
+
+    def bind(self) -> None:
+        """Have what they say to each other go over the right interface."""
+        ...
+
+    def store(self, rank: int, size: int) -> Any:
+        """What they leave word for each other in."""
+        ...
+
+
+@dataclass(frozen=True)
+class OnOneHost:
+    """A file that is theirs alone, and was not there before; they stay on loopback."""
+
+    file: Path
+
+    def bind(self) -> None:
+        """Stay on loopback: what these ranks say is neither encrypted nor authenticated."""
+        _use_interface(next(name for _, name in socket.if_nameindex() if name.startswith("lo")))
+
+    def store(self, rank: int, size: int) -> Any:
+        """A file."""
+        return dist.FileStore(str(self.file), size)  # pyright: ignore[reportPrivateImportUsage]
+
+
+@dataclass(frozen=True)
+class BetweenHosts:
+    """An address of the first one's host, where a descriptor of it listens already."""
+
+    address: str
+    """tcp://HOST:PORT."""
+    own: str
+    """An address of this host: what is said goes over the interface that has it."""
+    interface: str | None = None
+    """By name, if not that one."""
+    listener: int | None = None
+    """Of the first rank: the descriptor."""
+
+    def bind(self) -> None:
+        """Use the interface that was named, or that has this host's address."""
+        _use_interface(self.interface or interface_of(self.own))
+
+    def store(self, rank: int, size: int) -> Any:
+        """The first rank's; the others wait for it between two of its lives."""
+        host, _, port = self.address.removeprefix("tcp://").rpartition(":")
+        return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+            host.strip("[]"),
+            int(port),
+            size,
+            is_master=rank == 0,
+            timeout=timedelta(seconds=JOIN_SECONDS),
+            master_listen_fd=None if self.listener is None else os.dup(self.listener),
+        )
+
+
 class TrainerGroup:
     """This process's place among the trainers of one policy."""
 
-    def __init__(self, file: Path, *, policy: str, rank: int, size: int, device: str) -> None:
-        """Join; returns when all have. `file` is theirs alone, and not there before.
+    def __init__(
+        self, point: MeetingPoint, *, life: int, policy: str, rank: int, size: int, device: str
+    ) -> None:
+        """Join in their life number `life`; returns when all have.
 
         Raises StreamError where not all come in time.
         """
-        _stay_on_this_host()
+        point.bind()
         words = f"the {size} trainers of policy {policy!r}"
         compute = torch.device(device)
         is_cuda = compute.type == "cuda"
         if is_cuda:
             torch.cuda.set_device(compute)
         try:
-            store = dist.FileStore(str(file), size)  # pyright: ignore[reportPrivateImportUsage]
-            store.set_timeout(timedelta(seconds=JOIN_SECONDS))
+            store = _gather(point, rank, size, life)
             dist.init_process_group(
                 "nccl" if is_cuda else "gloo",
                 store=store,
@@ -105,7 +171,42 @@ class TrainerGroup:
             dist.destroy_process_group()
 
 
-def _stay_on_this_host() -> None:
-    """Bind to loopback: what these ranks say is neither encrypted nor authenticated."""
-    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
+def _gather(point: MeetingPoint, rank: int, size: int, life: int) -> Any:
+    """The store of this life, when all ranks have come to it.
+
+    Between hosts a rank may find the first one's life before, which is about to end: it looks again.
+    """
+    deadline = time.monotonic() + JOIN_SECONDS
+    while True:
+        try:
+            store = dist.PrefixStore(  # pyright: ignore[reportPrivateImportUsage]
+                f"life-{life}", point.store(rank, size)
+            )
+            store.set_timeout(timedelta(seconds=max(1.0, deadline - time.monotonic())))
+            store.set(f"here-{rank}", "")
+            store.wait([f"here-{other}" for other in range(size)])
+        except RuntimeError:
+            if rank == 0 or time.monotonic() > deadline - 1.0:
+                raise
+            time.sleep(0.2)  # the first one's next life is under way
+        else:
+            return store
+
+
+def interface_of(address: str) -> str:
+    """The name of the network interface that has an address; raises ConfigError where none has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has none
+                request = struct.pack("256s", name.encode()[:15])
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    raise ConfigError(
+        f"no network interface of this host has the address {address}: name one for the trainers to "
+        "talk over (--network.interface)"
+    )
+
+
+def _use_interface(name: str) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = name

@@ -5,6 +5,7 @@ version, and now and then the state of the whole run (the facts of `summary.json
 it has a use for.
 """
 
+import hmac
 import importlib
 import importlib.util
 import json
@@ -22,8 +23,8 @@ from srl.core.errors import ConfigError
 from srl.core.experiment import MetricsConfig
 from srl.telemetry.files import RecordFile, Writes, replace_file
 
-LOOPBACK = "127.0.0.1"
-"""The endpoint has no password: it is for this host alone."""
+_LEAST_TOKEN = 16
+"""Characters."""
 
 
 class Sink(Protocol):
@@ -56,9 +57,10 @@ def check_metrics(config: MetricsConfig) -> None:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((LOOPBACK, config.prometheus_port))
+                probe.bind((config.prometheus_address, config.prometheus_port))
             except OSError as error:
-                raise _port_error(config.prometheus_port, error) from error
+                raise _port_error(config, error) from error
+    _read_token(config)
 
 
 class JsonLines:
@@ -144,18 +146,20 @@ class TensorBoard:
 
 
 class Prometheus:
-    """The state of the run as text at http://127.0.0.1:PORT/metrics, from a thread of its own."""
+    """The state of the run as text at http://ADDRESS:PORT/metrics, from a thread of its own."""
 
-    def __init__(self, port: int, experiment: str) -> None:
+    def __init__(self, config: MetricsConfig, experiment: str) -> None:
         """Open the endpoint; port 0 takes a free one. Raises ConfigError where it is in use."""
         self._experiment = experiment
+        port = config.prometheus_port or 0
         self._evaluations: dict[str, Mapping[str, Any]] = {}
         """Policy to its last one."""
-        self._page = _Page()
+        self._page = _Page(_read_token(config))
+        self._host = config.prometheus_address
         try:
-            self._server = ThreadingHTTPServer((LOOPBACK, port), self._page.handler())
+            self._server = ThreadingHTTPServer((self._host, port), self._page.handler())
         except OSError as error:
-            raise _port_error(port, error) from error
+            raise _port_error(config, error) from error
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
@@ -163,7 +167,7 @@ class Prometheus:
     @property
     def address(self) -> str:
         """Where it is read."""
-        return f"http://{LOOPBACK}:{self._server.server_address[1]}/metrics"
+        return f"http://{self._host}:{self._server.server_address[1]}/metrics"
 
     def write(self, row: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
         """Nothing: a scraper asks for the state."""
@@ -186,8 +190,13 @@ class Prometheus:
 class _Page:
     """The text that is shown: replaced whole by the controller, read by the server's threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: str | None) -> None:
         self.text = ""
+        self._wanted = None if token is None else f"Bearer {token}".encode()
+
+    def is_for(self, authorization: str) -> bool:
+        """Whether who shows this may read it."""
+        return self._wanted is None or hmac.compare_digest(authorization.encode(), self._wanted)
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
         """A handler of requests for this page."""
@@ -200,6 +209,9 @@ class _Page:
             def do_GET(self) -> None:
                 if self.path.partition("?")[0] != "/metrics":
                     self.send_error(HTTPStatus.NOT_FOUND, "the metrics are at /metrics")
+                    return
+                if not page.is_for(self.headers.get("Authorization", "")):
+                    self.send_error(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
                     return
                 body = page.text.encode()
                 self.send_response(HTTPStatus.OK)
@@ -363,8 +375,27 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-def _port_error(port: int, error: OSError) -> ConfigError:
+def _read_token(config: MetricsConfig) -> str | None:
+    """What who reads the endpoint must know; None: nothing."""
+    if config.prometheus_token_file is None:
+        return None
+    try:
+        token = Path(config.prometheus_token_file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"metrics.prometheus-token-file {config.prometheus_token_file} cannot be read: {error}"
+        ) from error
+    if len(token) < _LEAST_TOKEN:
+        raise ConfigError(
+            f"metrics.prometheus-token-file {config.prometheus_token_file} has a token of {len(token)} "
+            f"characters: use {_LEAST_TOKEN} or more (`openssl rand -hex 32`)"
+        )
+    return token
+
+
+def _port_error(config: MetricsConfig, error: OSError) -> ConfigError:
+    port, address = config.prometheus_port, config.prometheus_address
     return ConfigError(
-        f"metrics.prometheus-port {port} of {LOOPBACK} cannot be opened ({error.strerror}): choose "
+        f"metrics.prometheus-port {port} of {address} cannot be opened ({error.strerror}): choose "
         "another, or 0 for a free one"
     )

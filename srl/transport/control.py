@@ -27,6 +27,8 @@ class Network(msgspec.Struct):
     """End of a stream to where it is found."""
     listeners: dict[str, int] = {}
     """End of a stream, of this worker, to the inherited descriptor that listens there."""
+    own: str = "127.0.0.1"
+    """An address of this host."""
 
 
 class Configure(msgspec.Struct, tag=True):
@@ -66,6 +68,12 @@ class StartNode(msgspec.Struct, tag=True):
     """The number of this host."""
     address: str = "127.0.0.1"
     """Where it listens."""
+    earlier: dict[str, str] = {}
+    """End of a stream to where it was found before this host was lost: there again, if possible."""
+    sent: dict[str, int] = {}
+    """Policy to blocks that the actors of this host had sent when it was lost, as far as it had said."""
+    is_late: bool = False
+    """The run has begun: workers are started by `Restart` only."""
 
 
 class Prepared(msgspec.Struct, tag=True):
@@ -76,7 +84,7 @@ class Prepared(msgspec.Struct, tag=True):
 
 
 class Begin(msgspec.Struct, tag=True):
-    """To a node agent: start the workers."""
+    """To a node agent: start the workers; later, that others are found elsewhere now."""
 
     addresses: dict[str, str]
     """End of a stream to where it is found, on all hosts."""

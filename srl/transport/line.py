@@ -30,11 +30,13 @@ class Line:
     unblocked by: its messages and beats
     """
 
-    def __init__(self, context: "zmq.Context[Any]", address: str, keys: Keys, *, host: int) -> None:
-        """Connect to the controller at `address` as host number `host`."""
+    def __init__(
+        self, context: "zmq.Context[Any]", address: str, keys: Keys, *, host: int, life: int = 1
+    ) -> None:
+        """Connect to the controller at `address` as host number `host`, in one of its lives."""
         self.socket = context.socket(zmq.DEALER)
         use_keys(self.socket, keys, serves=False)
-        self.socket.setsockopt(zmq.ROUTING_ID, f"host-{host}".encode())
+        self.socket.setsockopt(zmq.ROUTING_ID, f"host-{host}.{life}".encode())
         self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
         self.socket.setsockopt(zmq.SNDHWM, _QUEUE)
         self.socket.setsockopt(zmq.RCVHWM, _QUEUE)
@@ -99,16 +101,25 @@ class Switchboard:
         self.socket.setsockopt(zmq.USE_FD, listener)
         self.socket.bind(address)
         self.hosts: dict[int, HostChannel] = {}
-        """Those that have connected."""
+        """Those that have connected, in the life they have."""
+        self._lives: dict[int, int] = {}
         self._beat_at = 0.0
+
+    def replace(self, host: int) -> int:
+        """Forget a host that is lost; the number of its next life, which alone is heard from now on."""
+        self.hosts.pop(host, None)
+        self._lives[host] = self._lives.get(host, 1) + 1
+        return self._lives[host]
 
     def poll(self, timeout_seconds: float) -> None:
         """Wait for bytes at most so long, and give them to the hosts' channels."""
         self.socket.poll(int(timeout_seconds * 1000))
         while int(self.socket.getsockopt(zmq.EVENTS)) & int(zmq.POLLIN):
             identity, *parts = self.socket.recv_multipart(zmq.DONTWAIT)
-            number = identity.removeprefix(b"host-")
-            if number.isdigit():
+            number, _, life = identity.removeprefix(b"host-").partition(b".")
+            if not (number.isdigit() and life.isdigit()):
+                continue
+            if int(life) == self._lives.get(int(number), 1):
                 host = self.hosts.get(int(number))
                 if host is None:
                     host = self.hosts[int(number)] = HostChannel(self, identity)

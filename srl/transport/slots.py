@@ -12,6 +12,7 @@ the consumer, for the producer, what was published and abandoned.
     published[p, s]   written by producer p: how often slot s was published
     order[p, s]       written by producer p: which of its blocks is in slot s
     abandoned[p]      written by producer p: blocks it was granted and will never send
+    inherited[p]      written by producer p: blocks that its table on another host, now gone, published
     taken[p, s]       written by p's consumer: how often it was taken, how many of those dropped
     consumed[c]       written by consumer c: blocks handed to a learner
     lost[c]           written by consumer c: blocks that earlier lives of it took and never used
@@ -53,8 +54,12 @@ class Ledger:
         return replace(self, sent=sent, in_flight=self.in_flight + sent - self.sent)
 
     def ended(self) -> "Ledger":
-        """The same after those who held blocks have ended: what was in flight is lost."""
-        return replace(self, lost=self.lost + self.in_flight, in_flight=0)
+        """The same after those who held blocks have ended: what was in flight is lost.
+
+        Of a host that died nobody may know all that it sent; what arrived, it has.
+        """
+        sent = self.sent - min(0, self.in_flight)
+        return replace(self, sent=sent, lost=self.lost + max(0, self.in_flight), in_flight=0)
 
     def __add__(self, other: "Ledger") -> "Ledger":
         return Ledger(
@@ -82,6 +87,7 @@ class SlotTable:
         self.num_slots = num_slots
         self.num_consumers = num_consumers
         self._published = grid[0, :, :num_slots]
+        self._inherited = grid[0, :, num_slots]
         self._order = grid[1, :, :num_slots]
         self._abandoned = grid[1, :, num_slots]
         self._taken = grid[2, :, :num_slots]
@@ -107,6 +113,10 @@ class SlotTable:
     def sequence(self, producer: int) -> int:
         """Blocks the producer ever published."""
         return int(self._published[producer].sum())
+
+    def inherited(self, producer: int) -> int:
+        """Blocks that the producer published by an earlier table, which is gone: those that arrived."""
+        return int(self._inherited[producer])
 
     def abandon(self, producer: int) -> None:
         """Producer: one more granted block will never be sent."""
@@ -171,6 +181,7 @@ class SlotTable:
         """
         received, taken = account[: self.num_slots], account[self.num_slots : -1]
         if not self.sequence(producer) + self.abandoned(producer):
+            self._inherited[producer] = received.sum()
             self._published[producer] = received
             self._abandoned[producer] = account[-1]
         done = (taken & _TAKEN_MASK) <= self._published[producer]

@@ -30,6 +30,7 @@ from srl.core.collective import Alone, Group
 from srl.core.errors import SrlError, StreamError
 from srl.core.worker import Worker
 from srl.launch.graph.connect import ProcessConnector, build_worker
+from srl.launch.graph.hosts import ranks_end
 from srl.launch.graph.plan import Plan, worker_name
 from srl.launch.host.process import offer_to_oom_killer, use_allocator, use_log, use_threads
 from srl.launch.host.stacks import offer_stacks
@@ -91,6 +92,8 @@ def main(fd: int) -> int:
         with contextlib.closing(_join_group(configure, plan)) as group:
             worker = _build(configure, plan, buffers, group)
             if published is not None:
+                # a host that is not the first rank's may not have its last version yet
+                published = max(int(known) for (known,) in group.meeting.gather([published]))
                 worker.follow(published)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
             with _watched(configure, worker, plan, channel):
                 return _run(
@@ -206,11 +209,24 @@ def _join_group(configure: Configure, plan: Plan) -> Group:
     worker = plan.worker(configure.worker)
     if worker.kind != "trainer" or plan.num_ranks == 1:
         return Alone()
-    from srl.learning.parallel import TrainerGroup
+    from srl.learning.parallel import BetweenHosts, OnOneHost, TrainerGroup
 
-    name = f"{worker_name('ranks', worker.policy, 0)}-{configure.incarnation}"
+    end = ranks_end(plan, worker.policy)
+    if end is None:
+        name = f"{worker_name('ranks', worker.policy, 0)}-{configure.incarnation}"
+        point = OnOneHost(Path(configure.socket_folder) / name)
+    else:
+        network = configure.network
+        assert network is not None, "trainers on several hosts without a network"
+        point = BetweenHosts(
+            network.addresses[end],
+            network.own,
+            plan.experiment["network"]["interface"],
+            network.listeners.get(end),
+        )
     return TrainerGroup(
-        Path(configure.socket_folder) / name,
+        point,
+        life=configure.incarnation,
         policy=worker.policy,
         rank=worker.index,
         size=plan.num_ranks,

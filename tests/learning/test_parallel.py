@@ -11,14 +11,15 @@ import torch
 
 from srl.core.errors import StreamError
 from srl.learning import parallel
-from srl.learning.parallel import TrainerGroup
+from srl.learning.parallel import OnOneHost, TrainerGroup
 
 SPAWN = multiprocessing.get_context("spawn")
 DEADLINE_SECONDS = 120
 
 
 def _join(folder: Path, rank: int) -> TrainerGroup:
-    return TrainerGroup(folder / "ranks", policy="main", rank=rank, size=2, device="cpu")
+    point = OnOneHost(folder / "ranks")
+    return TrainerGroup(point, life=1, policy="main", rank=rank, size=2, device="cpu")
 
 
 def _run(function, folder, *, expect=(0, 0)):

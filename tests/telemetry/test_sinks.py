@@ -11,7 +11,6 @@ from srl.core.errors import ConfigError
 from srl.core.experiment import MetricsConfig
 from srl.telemetry.files import Writes
 from srl.telemetry.sinks import (
-    LOOPBACK,
     JsonLines,
     Prometheus,
     TensorBoard,
@@ -115,9 +114,9 @@ def test_exposition_escapes_labels():
 
 
 def test_prometheus_endpoint_shows_the_last_state():
-    sink = Prometheus(0, "cartpole")
+    sink = Prometheus(MetricsConfig(prometheus_port=0), "cartpole")
     try:
-        assert sink.address.startswith(f"http://{LOOPBACK}:")
+        assert sink.address.startswith("http://127.0.0.1:")
         sink.write(row(1), {})
         sink.show(STATE)
         sink.write_evaluation({**EVALUATION, "policy": "red"})
@@ -139,13 +138,13 @@ def test_prometheus_endpoint_shows_the_last_state():
 
 def test_prometheus_port_in_use_is_refused():
     with socket.socket() as other:
-        other.bind((LOOPBACK, 0))
+        other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=f"prometheus-port {port} of 127.0.0.1 cannot be"):
             check_metrics(MetricsConfig(prometheus_port=port))
         with pytest.raises(ConfigError, match="choose another"):
-            Prometheus(port, "cartpole")
+            Prometheus(MetricsConfig(prometheus_port=port), "cartpole")
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
@@ -234,3 +233,39 @@ def test_wandb_that_cannot_be_opened_is_an_error_in_words(wandb, tmp_path):
     wandb.init = init
     with pytest.raises(ConfigError, match=r"W&B cannot open the project 'project': not logged in"):
         WandB("project", tmp_path, {})
+
+
+def test_prometheus_endpoint_for_others_wants_its_token(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("a-token-that-is-long-enough\n")
+    config = MetricsConfig(
+        prometheus_port=0, prometheus_address="0.0.0.0", prometheus_token_file=str(path)
+    )
+    sink = Prometheus(config, "cartpole")
+    try:
+        sink.show(STATE)
+        address = sink.address.replace("0.0.0.0", "127.0.0.1")
+        for shown in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "a-token"}):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(urllib.request.Request(address, headers=shown), timeout=5)
+            assert refused.value.code == 401
+            refused.value.close()
+        right = {"Authorization": "Bearer a-token-that-is-long-enough"}
+        with urllib.request.urlopen(
+            urllib.request.Request(address, headers=right), timeout=5
+        ) as answer:
+            assert b"srl_version" in answer.read()
+    finally:
+        sink.close()
+
+
+def test_prometheus_endpoint_is_not_opened_to_others_without_a_token(tmp_path):
+    with pytest.raises(ConfigError, match="say by which token"):
+        MetricsConfig(prometheus_port=0, prometheus_address="0.0.0.0")
+    path = tmp_path / "token"
+    given = {"prometheus_address": "0.0.0.0", "prometheus_token_file": str(path)}
+    with pytest.raises(ConfigError, match="cannot be read"):
+        check_metrics(MetricsConfig(prometheus_port=0, **given))
+    path.write_text("short")
+    with pytest.raises(ConfigError, match="has a token of 5 characters"):
+        check_metrics(MetricsConfig(prometheus_port=0, **given))

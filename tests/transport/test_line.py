@@ -25,8 +25,8 @@ class Wires:
         )
         self.far = zmq.Context()
 
-    def line(self, host, keys=None):
-        return Line(self.far, self.address, keys or self.keys, host=host)
+    def line(self, host, keys=None, life=1):
+        return Line(self.far, self.address, keys or self.keys, host=host, life=life)
 
     def until(self, is_done, *ends, what="it"):
         def pumped():
@@ -133,3 +133,19 @@ def test_framing_is_that_of_channels():
         eventually(lambda: bool(mine.recv_first(Preempted)), "the message")
         assert not other.closed
     mine.close()
+
+
+def test_only_the_newest_life_of_a_host_is_heard(wires):
+    with closing(wires.line(1)) as old:
+        old.send(b"old\n")
+        wires.until(lambda: 1 in wires.board.hosts, old)
+        first = wires.board.hosts[1]
+        assert wires.board.replace(1) == 2
+        assert 1 not in wires.board.hosts
+        old.send(Framing().bytes_of(Retire(1)))
+        with closing(wires.line(1, life=2)) as new:
+            new.send(b"new\n")
+            wires.until(lambda: 1 in wires.board.hosts, old, new)
+            assert wires.board.hosts[1] is not first
+            assert wires.board.hosts[1].greeting == "new"
+            assert wires.board.hosts[1].recv_all() == []

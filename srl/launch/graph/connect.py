@@ -34,6 +34,7 @@ from srl.launch.graph.env_factory import evaluation_lanes, recovery_of
 from srl.launch.graph.hosts import (
     asks_over,
     hosts_of,
+    inference_end,
     is_source,
     rank_of,
     receiver_of,
@@ -278,7 +279,7 @@ class ProcessConnector:
             network = self._reach()
             return TcpInferenceClient(
                 self._frames(route),
-                [network.addresses[f"inference/{route.policy}/{i}"] for i in workers],
+                [network.addresses[inference_end(route, i)] for i in workers],
                 keys=network.keys,
                 index=actor,
                 incarnation=self._incarnation,
@@ -301,7 +302,7 @@ class ProcessConnector:
         """A policy worker's end of the inference stream: for actors of its host, of others, or of both."""
         found: dict[str, InferenceServer] = {}
         digest = route.layout().spec.digest()
-        for server in self._servers(f"inference/{route.policy}/{policy_worker}"):
+        for server in self._servers(inference_end(route, policy_worker)):
             found["tcp"] = TcpInferenceServer(
                 self._frames(route), server, digest=digest, incarnation=self._incarnation
             )

@@ -109,7 +109,9 @@ def listeners(plan: Plan, host: int = 0) -> dict[str, str]:
         asked = [i for a in actors for i in _asked_over_tcp(plan, route, a)]
         for index in sorted(set(asked)):
             name = worker_name("policy", route.policy, index)
-            found[f"inference/{route.policy}/{index}"] = name
+            found[inference_end(route, index)] = name
+        if (ranks := ranks_end(plan, route.policy)) is not None:
+            found[ranks] = worker_name("trainer", route.policy, 0)
     mine = {end: worker for end, worker in found.items() if plan.host_of(worker) == host}
     for route in plan.learning:
         if is_source(plan, route, host) and len(hosts_of(plan)) > 1:
@@ -117,10 +119,33 @@ def listeners(plan: Plan, host: int = 0) -> dict[str, str]:
     return mine
 
 
+def ranks_end(plan: Plan, policy: str) -> str | None:
+    """The end where the trainers of a policy find each other; None where they are on one host."""
+    trainers = [worker.name for worker in plan.of_kind("trainer") if worker.policy == policy]
+    return f"ranks/{policy}" if len({plan.host_of(name) for name in trainers}) > 1 else None
+
+
 def receiver_of(plan: Plan, route: RoutePlan, actor: int) -> str:
     """The end that an actor sends its blocks to over the network."""
     receiver = actor // plan.num_ranks % plan.experiment["network"]["receivers"]
     return f"samples/{route.policy}/{rank_of(plan, actor)}/{receiver}"
+
+
+def asked_ends(plan: Plan, worker: str) -> list[str]:
+    """Ends of policy workers that a worker asks over the network."""
+    planned = plan.worker(worker)
+    if planned.kind != "actor":
+        return []
+    return [
+        inference_end(route, index)
+        for route in plan.routes
+        for index in _asked_over_tcp(plan, route, planned.index)
+    ]
+
+
+def inference_end(route: RoutePlan, index: int) -> str:
+    """The end where a policy worker is asked."""
+    return f"inference/{route.policy}/{index}"
 
 
 def _asked_over_tcp(plan: Plan, route: RoutePlan, actor: int) -> list[int]:

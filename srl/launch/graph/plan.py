@@ -184,7 +184,20 @@ class Plan(msgspec.Struct, frozen=True):
         if worker.kind == "policy":
             return self.experiment["policies"]["device"]
         device = self.experiment["trainers"]["device"] if worker.kind == "trainer" else "cpu"
-        return f"cuda:{worker.index}" if device == "cuda" and self.num_ranks > 1 else device
+        if device != "cuda" or self.num_ranks == 1:
+            return device
+        host, ranks = self.host_of(worker.name), self.ranks_of(worker.name)
+        here = [name for name in ranks if self.host_of(name) == host]
+        return f"cuda:{here.index(worker.name)}"
+
+    def needs_gpu(self, worker: WorkerPlan) -> bool:
+        """Whether a worker must be where GPUs are."""
+        return self.device(worker).startswith("cuda")
+
+    def gpus(self, worker: WorkerPlan) -> float:
+        """GPUs that are set aside for a worker on a cluster."""
+        section = {"trainer": "trainers", "policy": "policies"}.get(worker.kind, "")
+        return self.experiment[section]["gpus"] if self.needs_gpu(worker) else 0.0
 
     def compute(self, device: str) -> Compute:
         """How a network computes on a device."""

@@ -167,6 +167,8 @@ def check_host(
     if experiment.launcher == "local":
         check_sockets()
     need = needs(plan, experiment, is_new=is_new)
+    if experiment.launcher == "ray":  # of this host it needs the run folder only
+        return _check_disk(need, read_host(folder), folder)
     return check(need, read_host(folder), shared_memory_in_words(plan, experiment), folder)
 
 

@@ -1,0 +1,3 @@
+"""The version of SRL."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,121 @@
+"""Which worker goes to which host of a cluster."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from srl.core.errors import ConfigError
+from srl.launch.graph.plan import Plan, WorkerPlan
+
+_ORDER = ("trainer", "policy", "evaluator", "actor")
+"""Who is placed first: what there is least room for."""
+_SECTIONS = {"trainer": "trainers", "policy": "policies", "actor": "actors"}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A host of a cluster, and what is free there."""
+
+    id: str
+    """Its name in the cluster."""
+    address: str
+    cores: float
+    gpus: float = 0.0
+    marks: frozenset[str] = frozenset()
+    """What it can be asked for by: names of its own resources."""
+    is_here: bool = False
+    """The controller is there."""
+
+    @property
+    def words(self) -> str:
+        """What it has, for a message."""
+        gpus = f", {self.gpus:g} GPUs" if self.gpus else ""
+        return f"{self.address} ({self.cores:g} cores{gpus})"
+
+
+@dataclass
+class Place:
+    """A host of the run: a node, and its workers."""
+
+    node: Node
+    workers: list[str] = field(default_factory=list)
+    cores: float = 0.0
+    gpus: float = 0.0
+    """Taken by its workers."""
+
+    @property
+    def free(self) -> float:
+        """Cores nobody has taken."""
+        return self.node.cores - self.cores
+
+
+def place(plan: Plan, nodes: Sequence[Node], wanted: dict[str, tuple[str, ...]]) -> list[Place]:
+    """The hosts of a run, the first one of which has its first trainer; raises ConfigError.
+
+    Trainers and policy workers that compute on GPUs go where GPUs are, trainers to as few nodes as have
+    room for them; actors go to the nodes with most cores left. Every worker has the cores of its threads
+    to itself.
+
+    Args:
+        plan: whose workers.
+        nodes: what there is.
+        wanted: kind of workers to the addresses or marks of nodes for them; any, where it is missing.
+    """
+    places = [Place(node) for node in nodes]
+    workers = sorted(plan.workers, key=lambda worker: _ORDER.index(worker.kind))
+    for worker in workers:
+        fit = [p for p in places if _fits(plan, worker, p, wanted.get(worker.kind, ()))]
+        if not fit:
+            raise ConfigError(_too_few(plan, worker, places, wanted))
+        chosen = max(fit, key=lambda p: _preference(worker, p))
+        chosen.workers.append(worker.name)
+        chosen.cores += plan.threads(worker.kind)
+        chosen.gpus += plan.gpus(worker)
+    used = [p for p in places if p.workers]
+    first = workers[0].name
+    return sorted(used, key=lambda p: (first not in p.workers, places.index(p)))
+
+
+def hosts_of_places(places: Sequence[Place]) -> dict[str, int]:
+    """Worker to the number of its host, as a plan has it."""
+    return {name: host for host, p in enumerate(places) for name in p.workers if host}
+
+
+def _fits(plan: Plan, worker: WorkerPlan, at: Place, wanted: Sequence[str]) -> bool:
+    if wanted and not ({at.node.address, at.node.id} | at.node.marks) & set(wanted):
+        return False
+    if at.free < plan.threads(worker.kind):
+        return False
+    if plan.needs_gpu(worker) and not plan.gpus(worker):
+        return at.gpus > 0  # it shares one that is set aside
+    return at.node.gpus - at.gpus >= plan.gpus(worker) - 1e-9
+
+
+def _preference(worker: WorkerPlan, at: Place) -> tuple[float, ...]:
+    if worker.kind == "actor":  # cores that have GPUs are for those who need them
+        return (at.free,)
+    return (bool(at.workers), at.node.is_here, at.free)
+
+
+def _too_few(
+    plan: Plan, worker: WorkerPlan, places: Sequence[Place], wanted: dict[str, tuple[str, ...]]
+) -> str:
+    """What is missing, and what to do."""
+    kind, threads, gpus = worker.kind, plan.threads(worker.kind), plan.gpus(worker)
+    placed = sum(name.startswith(kind) for p in places for name in p.workers)
+    of_kind = len(plan.of_kind(kind))
+    need = f"{threads:g} core{'s' * (threads != 1)}"
+    if plan.needs_gpu(worker):
+        need += f" and {gpus:g} GPUs" if gpus else " beside a trainer's GPU"
+    there = ", ".join(p.node.words for p in places) or "none"
+    words = (
+        f"the cluster has too little for {of_kind} {kind} worker{'s' * (of_kind != 1)} of {need} "
+        f"each: there was room for {placed}"
+    )
+    if asked := wanted.get(kind):
+        words += f" on {', '.join(asked)}"
+    option = _SECTIONS.get(kind, "evaluation")
+    return (
+        f"{words}; its nodes are {there}; all workers together need "
+        f"{sum(plan.threads(w.kind) for w in plan.workers):g} cores: use a smaller "
+        f"--{option}.count or fewer --threads, or add nodes"
+    )

@@ -1,0 +1,247 @@
+"""The Ray launcher: node agents on the nodes of a Ray cluster.
+
+Ray knows the nodes, sets resources aside, notices dead nodes, and starts one process on each node that
+takes part: the one that keeps the link of that host. Everything else is as on one host.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from srl.core.errors import ConfigError
+from srl.launch.cluster import ClusterLauncher, SubprocessStarter
+from srl.launch.graph.placing import Node, Place, hosts_of_places, place
+from srl.launch.graph.plan import Plan
+
+_REACH_SECONDS = 5.0
+_NOT_OURS = ("CPU", "GPU", "memory", "object_store_memory")
+_NODE_ID = "ray.io/node-id"
+_KINDS = {"trainer": "trainers", "policy": "policies", "actor": "actors"}
+
+
+class RayLauncher(ClusterLauncher):
+    """Talks to node agents that Ray has started."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        """Connect to the cluster, choose its nodes and set aside what the workers need."""
+        self._cluster = RayCluster(plan.experiment["ray"])
+        try:
+            places = self._cluster.place(plan)
+            logs = folder / "logs"
+            starters = {
+                host: RayStarter(self._cluster, at, logs / f"link-{host}.log")
+                for host, at in enumerate(places)
+            }
+            placed = msgspec.structs.replace(plan, hosts=hosts_of_places(places))
+            super().__init__(placed, folder, starters, address=self._cluster.address)
+        except BaseException:
+            self._cluster.close()
+            raise
+
+    def close(self) -> None:
+        """End all that was started, and give back what was set aside."""
+        super().close()
+        self._cluster.close()
+
+
+class RayCluster:
+    """A connection to a Ray cluster, for one run."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        """Connect, or start a cluster on this host; raises ConfigError where that cannot be."""
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError(
+                "launcher ray needs Ray, which is not installed: pip install 'srl[ray]'"
+            )
+        self._options = options
+        self._groups: list[Any] = []
+        address = options["address"]
+        _check_reachable(address)
+        import ray
+
+        self.ray: Any = ray
+        self._is_local = False
+        """It was started here, for this run: no node will join."""
+        self._is_mine = not ray.is_initialized()
+        if self._is_mine:
+            self._connect(address)
+        self.address = str(ray.util.get_node_ip_address())
+        """Of this host, as its nodes know it."""
+
+    def _connect(self, address: str) -> None:
+        how: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+        how["runtime_env"] = json.loads(self._options["runtime_env"])
+        try:
+            if address != "local":
+                with contextlib.suppress(ConnectionError):
+                    self.ray.init(address, **how)
+                    return
+                if address != "auto":
+                    raise ConfigError(_unreachable(address, "no cluster answers there"))
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+            self.ray.init("local", include_dashboard=False, **how)
+            self._is_local = True
+        except (RuntimeError, ValueError, OSError) as error:
+            raise ConfigError(_unreachable(address, str(error))) from error
+
+    def nodes(self) -> list[Node]:
+        """The nodes that live, and what they have."""
+        found = []
+        for one in self.ray.nodes():
+            has = one["Resources"]
+            if not one["Alive"] or not has.get("CPU"):
+                continue
+            marks = {name for name in has if name not in _NOT_OURS and not name.startswith("node:")}
+            found.append(
+                Node(
+                    id=one["NodeID"],
+                    address=one["NodeManagerAddress"],
+                    cores=has["CPU"],
+                    gpus=has.get("GPU", 0.0),
+                    marks=frozenset(marks),
+                    is_here=one["NodeManagerAddress"] == self.address,
+                )
+            )
+        return sorted(found, key=lambda node: (not node.is_here, node.address))
+
+    def place(self, plan: Plan) -> list[Place]:
+        """Choose hosts for all workers; waits for nodes that may still join."""
+        wanted = {kind: tuple(self._options[name]) for kind, name in _KINDS.items()}
+        deadline = time.monotonic() + self._options["wait_seconds"]
+        while True:
+            try:
+                return place(plan, self.nodes(), wanted)
+            except ConfigError:
+                if self._is_local or time.monotonic() > deadline:
+                    raise
+            time.sleep(1.0)
+
+    def place_again(self, at: Place) -> Place:
+        """Where a host goes that was lost: where it was while that node lives, or to one with room."""
+        nodes = self.nodes()
+        if any(node.id == at.node.id for node in nodes):
+            return at
+        kinds = {_KINDS[kind] for kind in _KINDS for name in at.workers if name.startswith(kind)}
+        wanted = [set(self._options[kind]) for kind in kinds if self._options[kind]]
+        free = self.ray._private.state.available_resources_per_node()
+        fit = [
+            node
+            for node in nodes
+            if free.get(node.id, {}).get("CPU", 0.0) >= at.cores
+            and free.get(node.id, {}).get("GPU", 0.0) >= at.gpus
+            and all(names & ({node.address, node.id} | node.marks) for names in wanted)
+        ]
+        return at if not fit else replace(at, node=max(fit, key=lambda node: node.cores))
+
+    def set_aside(self, at: Place) -> Any:
+        """A placement group with what the workers of a host need, on its node."""
+        bundle = {"CPU": at.cores} | ({"GPU": at.gpus} if at.gpus else {})
+        group = self.ray.util.placement_group(
+            [bundle], strategy="STRICT_PACK", bundle_label_selector=[{_NODE_ID: at.node.id}]
+        )
+        self._groups.append(group)
+        return group
+
+    def give_back(self, group: Any) -> None:
+        """Free what was set aside."""
+        if group in self._groups:
+            self._groups.remove(group)
+            self.ray.util.remove_placement_group(group)
+
+    def close(self) -> None:
+        """Give everything back; may be called twice."""
+        if not self.ray.is_initialized():
+            return
+        for group in [*self._groups]:
+            self.give_back(group)
+        if self._is_mine:
+            self.ray.shutdown()
+
+
+class RayStarter:
+    """Starts the link of a host through an actor of Ray on its node.
+
+    The actor is a SubprocessStarter: it keeps the link's input open, so when it ends, whatever the
+    reason, the link does.
+    """
+
+    def __init__(self, cluster: RayCluster, at: Place, log: Path) -> None:
+        self.address = at.node.address
+        self._cluster = cluster
+        self._at = at
+        self._log = log
+        self._group: Any = None
+        self._actor: Any = None
+        self._started: Any = None
+
+    def start(self, order: bytes) -> None:
+        """Have the node start it; returns at once."""
+        self._end()
+        ray = self._cluster.ray
+        self._at = self._cluster.place_again(self._at)
+        self.address = self._at.node.address
+        self._group = self._cluster.set_aside(self._at)
+        where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(self._group)
+        # it has the GPUs, so that Ray shows them to the workers, and none of the cores
+        has = {"num_cpus": 0, "num_gpus": self._at.gpus}
+        remote = ray.remote(**has, scheduling_strategy=where)(SubprocessStarter)
+        self._actor = remote.remote(self.address, str(self._log))
+        self._started = self._actor.start.remote(order)
+
+    def failure(self) -> str | None:
+        """Why the link has ended; None while it has not, or its node is not ready."""
+        ray = self._cluster.ray
+        if self._actor is None or not ray.wait([self._started], timeout=0)[0]:
+            return None
+        try:
+            ray.get(self._started)
+            return ray.get(self._actor.failure.remote(), timeout=_REACH_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            return None
+        except ray.exceptions.RayError as error:
+            return f"Ray could not start it on {self.address}: {error}"
+
+    def is_gone(self) -> bool:
+        """Whether its node is."""
+        return all(node.id != self._at.node.id for node in self._cluster.nodes())
+
+    def close(self, grace_seconds: float) -> None:
+        """End the link, then its keeper, and give back what it had."""
+        ray = self._cluster.ray
+        if self._actor is not None and ray.is_initialized():
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(self._actor.close.remote(grace_seconds), timeout=grace_seconds + 5)
+        self._end()
+
+    def _end(self) -> None:
+        if self._actor is not None and self._cluster.ray.is_initialized():
+            with contextlib.suppress(Exception):
+                self._cluster.ray.kill(self._actor)
+            self._cluster.give_back(self._group)
+        self._actor = self._group = self._started = None
+
+
+def _check_reachable(address: str) -> None:
+    """Say at once that nothing listens at an address, for which Ray would wait a minute."""
+    host, _, port = address.rpartition(":")
+    if address in ("auto", "local") or "://" in address or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
+    except OSError as error:
+        raise ConfigError(_unreachable(address, str(error))) from error
+
+
+def _unreachable(address: str, why: str) -> str:
+    return (
+        f"no Ray cluster at --ray.address {address}: {why.strip().splitlines()[0]}; start one with "
+        "`ray start --head`, or leave the address away for one on this host"
+    )

@@ -1,0 +1,157 @@
+"""Runs on a Ray cluster of three hosts, which are network namespaces: `make test-cluster`, as root."""
+
+import importlib.util
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from srl.testing.hosts import Hosts, address, can_have_hosts
+from srl.testing.ray_hosts import RayHosts
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(not can_have_hosts(), reason="needs root and iproute2"),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray"),
+    pytest.mark.timeout(600),
+]
+LEDGER = ("consumed", "dropped", "lost", "in_flight")
+WHERE = {
+    "apart": (
+        {"trainers": [1], "policies": [2], "actors": [3]},
+        ("--inference", "shm", "--actors.count", "2"),
+    ),
+    "inline inference": (
+        {"trainers": [1], "actors": [2, 3]},
+        ("--inference", "inline", "--actors.count", "2"),
+    ),
+    "mixed": (
+        {"trainers": [1], "policies": [1, 2], "actors": [1, 2, 3]},
+        ("--inference", "shm", "--policies.count", "2", "--actors.count", "6"),
+    ),
+    "trainers on two hosts": (
+        {"trainers": [1, 2], "actors": [2, 3]},
+        ("--trainers.count", "2", "--trainers.threads", "4", "--actors.count", "2"),
+    ),
+}
+CARTPOLE = ("--actors.envs", "8", "--algorithm.batch-size", "2048", "--evaluation.episodes", "20")
+
+
+@pytest.fixture(scope="module")
+def ray_hosts() -> Iterator[RayHosts]:
+    """Three hosts with six cores each (which they have not, but nobody counts)."""
+    made = RayHosts([6, 6, 6])
+    yield made
+    made.close()
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def rows_of(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def wait_for_rows(folder: Path, count: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while rows_of(folder) < count:
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, f"{rows_of(folder)} rows:\n{log.read_text()}"
+        time.sleep(0.1)
+
+
+def assert_completed(folder: Path, process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any]:
+    code = process.wait(400)
+    assert code == 0, log.read_text()
+    summary = summary_of(folder)
+    assert summary["status"] == "completed", summary["reason"]
+    assert summary["blocks_sent"] == sum(summary[f"blocks_{name}"] for name in LEDGER), summary
+    assert summary["blocks_duplicated"] == 0
+    return summary
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_cartpole_learns_wherever_its_workers_are(
+    ray_hosts: RayHosts, where: str, tmp_path: Path
+) -> None:
+    places, options = WHERE[where]
+    log, folder = tmp_path / "log", tmp_path / "run"
+    words = ["train", "cartpole", *ray_hosts.options(places), *options, *CARTPOLE]
+    process = ray_hosts.start([*words, "--out", str(folder)], log)
+    summary = assert_completed(folder, process, log)
+    assert summary["eval_return"] >= 475, summary["eval_return"]
+    assert summary["blocks_lost"] == 0
+
+
+def test_link_that_is_cut_for_ten_seconds_costs_nothing(
+    ray_hosts: RayHosts, tmp_path: Path
+) -> None:
+    places, options = WHERE["apart"]
+    log, folder = tmp_path / "log", tmp_path / "run"
+    words = ["train", "cartpole", *ray_hosts.options(places), *options, *CARTPOLE]
+    words += ["--stop.return", "None", "--stop.env-steps", "400000"]
+    process = ray_hosts.start([*words, "--out", str(folder)], log)
+    wait_for_rows(folder, 5, process, log)
+    ray_hosts.hosts.cut(3)
+    time.sleep(10)
+    ray_hosts.hosts.heal(3)
+    summary = assert_completed(folder, process, log)
+    assert summary["blocks_lost"] == 0, log.read_text()
+    ray_hosts.wait_for_nodes(3)
+
+
+@pytest.mark.parametrize("victim", [3, 2])
+def test_host_that_is_killed_comes_again(ray_hosts: RayHosts, victim: int, tmp_path: Path) -> None:
+    places, options = WHERE["apart"]
+    log, folder = tmp_path / "log", tmp_path / "run"
+    words = ["train", "cartpole", *ray_hosts.options(places), *options, *CARTPOLE]
+    words += ["--stop.return", "None", "--stop.env-steps", "400000"]
+    process = ray_hosts.start([*words, "--out", str(folder)], log)
+    wait_for_rows(folder, 5, process, log)
+    ray_hosts.hosts.kill(victim)
+    time.sleep(2)
+    ray_hosts.start_node(victim)
+    summary = assert_completed(folder, process, log)
+    assert summary["worker_restarts"] >= 1
+    ray_hosts.wait_for_nodes(3)
+
+
+def test_delay_of_links_is_what_was_asked_for() -> None:
+    hosts = Hosts(2, delay_seconds=0.02)
+    try:
+        words = ["python3", "-c", ECHO.format(address=address(1))]
+        server = subprocess.Popen(hosts.command(1, [*words, "serve"]))
+        time.sleep(1)
+        done = subprocess.run(
+            hosts.command(2, [*words, "ask"]),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        server.kill()
+        server.wait(5)
+        assert 0.038 < float(done.stdout) < 0.08
+    finally:
+        hosts.close()
+
+
+ECHO = """
+import socket, sys, time
+if sys.argv[1] == "serve":
+    with socket.create_server(("{address}", 5555)) as server:
+        peer, _ = server.accept()
+        while data := peer.recv(1): peer.send(data)
+else:
+    with socket.create_connection(("{address}", 5555), timeout=20) as line:
+        took = []
+        for _ in range(20):
+            start = time.monotonic(); line.send(b"x"); line.recv(1); took.append(time.monotonic() - start)
+        print(sorted(took)[10])
+"""

@@ -1,0 +1,85 @@
+"""Which worker goes to which node: hand-made clusters."""
+
+import pytest
+
+import srl
+from srl.api import find_experiment
+from srl.core.errors import ConfigError
+from srl.launch.graph.placing import Node, hosts_of_places, place
+from srl.launch.graph.plan import make_plan
+
+HEAD = Node("a", "10.0.0.1", cores=4, is_here=True)
+BIG = Node("b", "10.0.0.2", cores=16, marks=frozenset({"big"}))
+GPUS = Node("c", "10.0.0.3", cores=8, gpus=2)
+
+
+def plan_of(**options):
+    words = {"launcher": "ray", **options}
+    return make_plan(find_experiment("toy/identity", srl.api._to_arguments(words)))
+
+
+def placed(plan, nodes, **wanted):
+    places = place(plan, nodes, wanted)
+    return {p.node.address.rpartition(".")[2]: sorted(p.workers) for p in places}
+
+
+def test_all_go_to_one_node_where_there_is_one():
+    assert placed(plan_of(actors__count=3), [HEAD]) == {
+        "1": ["actor-0", "actor-1", "actor-2", "trainer-0"]
+    }
+
+
+def test_trainer_goes_where_the_controller_is_and_actors_where_most_cores_are():
+    found = placed(plan_of(actors__count=13), [HEAD, BIG])
+    assert found["1"] == ["trainer-0"]
+    assert len(found["2"]) == 13
+    found = placed(plan_of(actors__count=18), [HEAD, BIG])
+    assert (len(found["1"]), len(found["2"])) == (4, 15)
+
+
+def test_trainer_and_policy_workers_on_gpus_go_where_gpus_are():
+    options = {"trainers__device": "cuda", "policies__device": "cuda", "policies__count": 2}
+    plan = plan_of(actors__count=6, inference="shm", **options)
+    found = placed(plan, [HEAD, BIG, GPUS])
+    assert found["3"] == ["policy-0", "policy-1", "trainer-0"]
+    assert len(found["2"]) == 6
+    with pytest.raises(ConfigError, match=r"1 trainer worker of 1 core and 1 GPUs each: there was"):
+        place(plan, [HEAD, BIG], {})
+
+
+def test_gpus_that_are_set_aside_are_nobody_elses():
+    options = {"trainers__device": "cuda", "policies__device": "cuda", "policies__count": 2}
+    plan = plan_of(inference="shm", policies__gpus=1, **options)
+    with pytest.raises(ConfigError, match=r"2 policy workers .* there was room for 1"):
+        place(plan, [GPUS], {})
+    half = plan_of(inference="shm", policies__gpus=0.5, **options)
+    assert place(half, [GPUS], {})[0].gpus == 2.0
+
+
+def test_nodes_can_be_named_by_address_and_by_resource():
+    plan = plan_of(actors__count=2, inference="shm")
+    wanted = {"actor": ("big",), "policy": ("10.0.0.3",), "trainer": ("10.0.0.1",)}
+    found = placed(plan, [HEAD, BIG, GPUS], **wanted)
+    assert found == {"1": ["trainer-0"], "2": ["actor-0", "actor-1"], "3": ["policy-0"]}
+
+
+def test_first_host_is_the_trainers():
+    plan = plan_of(inference="shm")
+    places = place(plan, [HEAD, BIG], {"trainer": ("big",), "policy": ("10.0.0.1",)})
+    assert [p.node for p in places] == [BIG, HEAD]
+    assert hosts_of_places(places) == {"policy-0": 1}
+
+
+def test_too_little_says_what_there_is_and_what_to_do():
+    with pytest.raises(ConfigError) as caught:
+        place(plan_of(actors__count=30), [HEAD, BIG], {})
+    words = str(caught.value)
+    assert "30 actor workers of 1 core each: there was room for 19" in words
+    assert "10.0.0.1 (4 cores), 10.0.0.2 (16 cores)" in words
+    assert "all workers together need 31 cores" in words
+    assert "--actors.count" in words
+
+
+def test_named_node_that_is_not_there_is_said():
+    with pytest.raises(ConfigError, match=r"room for 0 on huge"):
+        place(plan_of(), [HEAD, BIG], {"actor": ("huge",)})

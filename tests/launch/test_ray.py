@@ -1,0 +1,141 @@
+"""The Ray launcher, on real Ray clusters whose nodes are all on this host."""
+
+import importlib.util
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import srl
+from srl.core.errors import ConfigError
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray"),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.xdist_group("ray"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A head with two cores, and a node with four that is called `far`."""
+    token = tmp_path_factory.mktemp("ray") / "token"
+    token.write_text("a-token-of-this-test-alone-0123456789abcdef")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_AUTH_MODE", "token")
+    patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    made.add_node(num_cpus=4, resources={"far": 1})
+    yield made
+    made.shutdown()
+    patch.undo()
+
+
+def nothing_is_set_aside(cluster: Any) -> bool:
+    import ray
+
+    ray.init(cluster.address, log_to_driver=False)
+    try:
+        deadline = time.monotonic() + 20
+        while ray.available_resources().get("CPU") != ray.cluster_resources().get("CPU"):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
+    finally:
+        ray.shutdown()
+
+
+def test_run_learns_on_the_nodes_it_is_given(
+    cluster: Any, auditing: str, tmp_path: Path, assert_ledger_adds_up: Any
+) -> None:
+    run = srl.train(
+        auditing,
+        launcher="ray",
+        ray__address=cluster.address,
+        ray__actors=("far",),
+        actors__count=2,
+        inference="shm",
+        policies__count=2,
+        seed=1,
+        out=str(tmp_path / "run"),
+    )
+    assert run.summary["status"] == "completed"
+    assert run.summary["eval_return"] >= 15
+    assert run.summary["blocks_lost"] == 0
+    assert_ledger_adds_up(run.summary)
+    assert (run.folder / "logs" / "node-agent-1.log").exists()
+    assert nothing_is_set_aside(cluster)
+
+
+def test_run_goes_on_when_a_node_dies(
+    cluster: Any, auditing: str, tmp_path: Path, assert_ledger_adds_up: Any
+) -> None:
+    folder = tmp_path / "run"
+    first = cluster.add_node(num_cpus=1, resources={"weak": 1})
+
+    def kill() -> None:
+        path, deadline = folder / "metrics.jsonl", time.monotonic() + 60
+        while time.monotonic() < deadline and not (path.exists() and path.stat().st_size):
+            time.sleep(0.05)
+        cluster.add_node(num_cpus=1, resources={"weak": 1})
+        cluster.remove_node(first, allow_graceful=False)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    run = srl.train(
+        auditing,
+        launcher="ray",
+        ray__address=cluster.address,
+        ray__actors=("weak",),
+        stop__env_steps=300_000,
+        seed=1,
+        out=str(folder),
+    )
+    thread.join(30)
+    assert run.summary["status"] == "completed", run.summary["reason"]
+    assert run.summary["worker_restarts"] >= 1
+    assert_ledger_adds_up(run.summary)
+    assert nothing_is_set_aside(cluster)
+
+
+def test_too_few_nodes_is_an_error_and_leaves_nothing(
+    cluster: Any, auditing: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="there was room for"):
+        srl.train(
+            auditing,
+            launcher="ray",
+            ray__address=cluster.address,
+            ray__wait_seconds=0,
+            actors__count=64,
+            algorithm__batch_size=1 << 16,
+            out=str(tmp_path / "run"),
+        )
+    assert nothing_is_set_aside(cluster)
+
+
+def test_unreachable_cluster_is_an_error_at_once(auditing: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    start = time.monotonic()
+    with pytest.raises(ConfigError, match=rf"no Ray cluster at --ray.address {address}"):
+        srl.train(auditing, launcher="ray", ray__address=address, out=str(tmp_path / "run"))
+    assert time.monotonic() - start < 60
+
+
+def test_missing_ray_is_an_error(
+    auditing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"pip install 'srl\[ray\]'"):
+        srl.train(auditing, launcher="ray", out=str(tmp_path / "run"))
+    assert "RAY_ADDRESS" not in os.environ
