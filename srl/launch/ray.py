@@ -94,7 +94,7 @@ class RayCluster:
 
     def nodes(self) -> list[Node]:
         """The nodes that live, and what they have."""
-        found = []
+        found, here = [], self.ray.get_runtime_context().get_node_id()
         for one in self.ray.nodes():
             has = one["Resources"]
             if not one["Alive"] or not has.get("CPU"):
@@ -107,7 +107,7 @@ class RayCluster:
                     cores=has["CPU"],
                     gpus=has.get("GPU", 0.0),
                     marks=frozenset(marks),
-                    is_here=one["NodeManagerAddress"] == self.address,
+                    is_here=one["NodeID"] == here,
                 )
             )
         return sorted(found, key=lambda node: (not node.is_here, node.address))

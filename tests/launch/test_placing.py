@@ -1,10 +1,12 @@
 """Which worker goes to which node: hand-made clusters."""
 
+import msgspec
 import pytest
 
 import srl
 from srl.api import find_experiment
 from srl.core.errors import ConfigError
+from srl.launch.graph.hosts import asks_over
 from srl.launch.graph.placing import Node, hosts_of_places, place
 from srl.launch.graph.plan import make_plan
 
@@ -83,3 +85,22 @@ def test_too_little_says_what_there_is_and_what_to_do():
 def test_named_node_that_is_not_there_is_said():
     with pytest.raises(ConfigError, match=r"room for 0 on huge"):
         place(plan_of(), [HEAD, BIG], {"actor": ("huge",)})
+
+
+@pytest.mark.parametrize(
+    ("hosts", "asked"),
+    [
+        ({}, ("shm", [0, 1])),
+        ({"actor-0": 1, "actor-1": 1}, ("tcp", [0, 1])),
+        ({"actor-1": 1}, ("shm", [0, 1])),
+        ({"actor-0": 1, "policy-0": 1}, ("shm", [0])),
+        ({"actor-0": 1, "actor-1": 1, "policy-0": 1}, ("tcp", [0, 1])),  # nobody is near policy-1
+        ({"actor-0": 1, "policy-0": 1, "policy-1": 2}, ("shm", [0])),
+    ],
+)
+def test_actors_ask_policy_workers_of_their_host_unless_others_idle(hosts, asked):
+    plan = plan_of(actors__count=2, inference="shm", policies__count=2)
+    plan = msgspec.structs.replace(plan, hosts=hosts)
+    assert asks_over(plan, plan.routes[0], 0) == asked
+    everyone = {i for actor in (0, 1) for i in asks_over(plan, plan.routes[0], actor)[1]}
+    assert everyone == {0, 1}

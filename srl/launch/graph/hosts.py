@@ -45,13 +45,19 @@ def sends_over(plan: Plan, route: RoutePlan, actor: int) -> str:
 
 
 def asks_over(plan: Plan, route: RoutePlan, actor: int) -> tuple[str, list[int]]:
-    """How an actor asks for actions, and which policy workers: those of its host, if there are any."""
+    """How an actor asks for actions, and which policy workers: those of its host, if there are any.
+
+    Unless others would then have nobody to answer: all ask all of them.
+    """
     if plan.inference == "inline":
         return "inline", []
     everyone = range(plan.experiment["policies"]["count"])
+    places = [plan.host_of(worker_name("policy", route.policy, i)) for i in everyone]
+    asking = {plan.host_of(worker.name) for worker in plan.of_kind("actor")}
+    has_idle = asking <= set(places) and not set(places) <= asking
     host = plan.host_of(worker_name("actor", "", actor))
-    near = [i for i in everyone if plan.host_of(worker_name("policy", route.policy, i)) == host]
-    if near and plan.inference != "tcp":
+    near = [i for i in everyone if places[i] == host]
+    if near and not has_idle and plan.inference != "tcp":
         return "shm", near
     return "tcp", [*everyone]
 

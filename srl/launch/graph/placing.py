@@ -7,7 +7,7 @@ from srl.core.errors import ConfigError
 from srl.launch.graph.plan import Plan, WorkerPlan
 
 _ORDER = ("trainer", "policy", "evaluator", "actor")
-"""Who is placed first: what there is least room for."""
+"""Who is placed first, after those for whom nodes were named: what there is least room for."""
 _SECTIONS = {"trainer": "trainers", "policy": "policies", "actor": "actors"}
 
 
@@ -61,7 +61,9 @@ def place(plan: Plan, nodes: Sequence[Node], wanted: dict[str, tuple[str, ...]])
         wanted: kind of workers to the addresses or marks of nodes for them; any, where it is missing.
     """
     places = [Place(node) for node in nodes]
-    workers = sorted(plan.workers, key=lambda worker: _ORDER.index(worker.kind))
+    workers = sorted(
+        plan.workers, key=lambda worker: (not wanted.get(worker.kind), _ORDER.index(worker.kind))
+    )
     for worker in workers:
         fit = [p for p in places if _fits(plan, worker, p, wanted.get(worker.kind, ()))]
         if not fit:
@@ -71,7 +73,7 @@ def place(plan: Plan, nodes: Sequence[Node], wanted: dict[str, tuple[str, ...]])
         chosen.cores += plan.threads(worker.kind)
         chosen.gpus += plan.gpus(worker)
     used = [p for p in places if p.workers]
-    first = workers[0].name
+    first = plan.of_kind("trainer")[0].name
     return sorted(used, key=lambda p: (first not in p.workers, places.index(p)))
 
 
