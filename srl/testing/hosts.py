@@ -117,7 +117,7 @@ class Hosts:
                 _ip("netns", "del", name)
         if self._program is not None:
             self._program.kill()
-            self._program.wait(5)
+            self._program.communicate()
             self._program = None
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("netns", "del", self._switch)

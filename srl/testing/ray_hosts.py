@@ -35,7 +35,9 @@ class RayHosts:
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
         self.hosts = Hosts(len(cores), delay_seconds=delay_seconds)
         try:
-            for number in range(1, len(cores) + 1):
+            self.start_node(1)
+            self.wait_for_nodes(1)  # the others give up where there is no head
+            for number in range(2, len(cores) + 1):
                 self.start_node(number)
             self.wait_for_nodes(len(cores))
         except BaseException:
@@ -52,6 +54,8 @@ class RayHosts:
             words += ["--temp-dir", str(self.place / "ray")]
         else:
             words += ["--address", self.address]
+        if number in self._nodes:
+            self._nodes[number].wait(30)
         with (self.place / f"ray-{number}.log").open("ab") as log:
             self._nodes[number] = subprocess.Popen(
                 self.hosts.command(number, words),
