@@ -33,6 +33,7 @@ from srl.launch.graph.plan import Plan, make_plan
 from srl.launch.graph.pool import pin
 from srl.launch.host.limits import check_host
 from srl.launch.play import PlayedEpisode, play
+from srl.launch.ray import check_ray
 from srl.learning.checkpoint import (
     LATEST,
     Checkpoint,
@@ -95,6 +96,8 @@ def train_experiment(
     """Train a complete experiment in a new run folder; a watcher may end it."""
     check_devices(experiment)
     check_metrics(experiment.metrics)
+    if experiment.launcher == "ray":
+        check_ray(experiment.ray.address)
     frozen = find_opponents(experiment)
     plan = make_plan(experiment, {p: [f.opponent for f in found] for p, found in frozen.items()})
     sections = None

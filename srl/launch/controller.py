@@ -74,7 +74,9 @@ _STOP_SECONDS = 150.0
 _LOST_SECONDS = 5.0
 """A node agent that does not answer will not stop either."""
 _SHOW_EVALUATION_SECONDS = 5.0
-_BACKUP_SECONDS = 5.0
+_BACKUP_SECONDS = 0.5
+_BACKUP_SHARE = 0.02
+"""Of the controller's time, at most: a large run is told of less often."""
 _FAILED = 3
 """Exit code of a run that failed, where nobody else is left to say so."""
 
@@ -345,10 +347,11 @@ class Controller:
         if self._doctor.look(now):
             launcher.tell(Examine())
         if now >= self._backup_at:
-            self._backup_at = now + _BACKUP_SECONDS
             keep = self._experiment.checkpoint.keep
             manifest = msgspec.json.encode(self._manifest())
             launcher.tell(Backup(str(self._folder.checkpoints), keep, manifest))
+            took = time.monotonic() - now
+            self._backup_at = now + max(_BACKUP_SECONDS, took / _BACKUP_SHARE)
 
     def _begin_again(self, order: Restart, now: float) -> None:
         self._saving.give_up(order.workers)
@@ -459,7 +462,16 @@ class Controller:
             return
         path = self._keep_error(failure)
         if verdict.note is not None:
-            self._say(f"note: {verdict.note} (kept in {path})")
+            self._say(f"note: {verdict.note}{self._goes_on_from(failure.worker)} (kept in {path})")
+
+    def _goes_on_from(self, worker: str) -> str:
+        """Of a trainer that starts again, with what: in words."""
+        if not self._lives.is_writer(worker):
+            return ""
+        newest = self._saving.last or (self._checkpoint and self._checkpoint.path)
+        if newest is None:
+            return ", from the beginning: there is no checkpoint yet (--checkpoint.seconds)"
+        return f", from checkpoint {newest.name}"
 
     def _on_examined(self, examined: Examined) -> None:
         """Say who holds the run up, and do as `hangs.action` says."""
@@ -509,7 +521,7 @@ class Controller:
         text = note.message
         for name, content in note.files:
             kept = self._folder.free_error(name)
-            text = text.replace(name, kept.name)
+            text = text.replace(f"errors/{name}", str(kept)).replace(name, kept.name)
             self._writes.attempt(f"errors/{kept.name}", kept.write_text, content)
         whole = f"{worker}: {text}\n{note.traceback}\n"
         self._writes.attempt("errors/notes.txt", self._folder.append_error, "notes.txt", whole)

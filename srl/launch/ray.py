@@ -57,14 +57,14 @@ class RayCluster:
 
     def __init__(self, options: dict[str, Any]) -> None:
         """Connect, or start a cluster on this host; raises ConfigError where that cannot be."""
-        if importlib.util.find_spec("ray") is None:
-            raise ConfigError(
-                "launcher ray needs Ray, which is not installed: pip install 'srl[ray]'"
-            )
+        check_ray(options["address"])
         self._options = options
         self._groups: list[Any] = []
         address = options["address"]
-        _check_reachable(address)
+        if not _is_there_one(address):
+            address = "local"
+        if address == "local":  # before Ray is imported, or its parts do not agree
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
         import ray
 
         self.ray: Any = ray
@@ -86,10 +86,11 @@ class RayCluster:
                     return
                 if address != "auto":
                     raise ConfigError(_unreachable(address, "no cluster answers there"))
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
             self.ray.init("local", include_dashboard=False, **how)
             self._is_local = True
         except (RuntimeError, ValueError, OSError) as error:
+            if address == "local":
+                raise ConfigError(f"Ray could not be started on this host: {error}") from error
             raise ConfigError(_unreachable(address, str(error))) from error
 
     def nodes(self) -> list[Node]:
@@ -229,8 +230,18 @@ class RayStarter:
         self._actor = self._group = self._started = None
 
 
-def _check_reachable(address: str) -> None:
-    """Say at once that nothing listens at an address, for which Ray would wait a minute."""
+def _is_there_one(address: str) -> bool:
+    """Whether a cluster was named, or this host is part of one."""
+    if address != "auto" or os.environ.get("RAY_ADDRESS"):
+        return address != "local"
+    temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    return Path(temporary, "ray", "ray_current_cluster").exists()
+
+
+def check_ray(address: str) -> None:
+    """Raise ConfigError where there is no Ray, or nothing listens, for which it would wait a minute."""
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("launcher ray needs Ray, which is not installed: pip install 'srl[ray]'")
     host, _, port = address.rpartition(":")
     if address in ("auto", "local") or "://" in address or not port.isdigit():
         return

@@ -2,7 +2,11 @@
 
 import importlib.util
 import os
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -136,3 +140,22 @@ def test_missing_ray_is_an_error(
     with pytest.raises(ConfigError, match=r"pip install 'srl\[ray\]'"):
         srl.train(auditing, launcher="ray", out=str(tmp_path / "run"))
     assert "RAY_ADDRESS" not in os.environ
+
+
+def test_cluster_of_its_own_needs_no_preparation(auditing: str, tmp_path: Path) -> None:
+    home, temporary = tmp_path / "home", Path(tempfile.mkdtemp(prefix="srlt-"))
+    home.mkdir()
+    words = [sys.executable, "-m", "srl.cli", "train", auditing, "--launcher", "ray"]
+    words += ["--evaluation.episodes", "0", "--out", str(tmp_path / "run")]
+    known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        words,
+        env={**known, "HOME": str(home), "TMPDIR": str(temporary), "RAY_USAGE_STATS_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    shutil.rmtree(temporary, ignore_errors=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (home / ".ray" / "auth_token").exists()  # it was not open to everybody
