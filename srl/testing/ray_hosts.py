@@ -35,11 +35,9 @@ class RayHosts:
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
         self.hosts = Hosts(len(cores), delay_seconds=delay_seconds)
         try:
-            self.start_node(1)
-            self.wait_for_nodes(1)  # the others give up where there is no head
-            for number in range(2, len(cores) + 1):
+            for number in range(1, len(cores) + 1):  # they share a folder, and two at once do not
                 self.start_node(number)
-            self.wait_for_nodes(len(cores))
+                self.wait_for_nodes(number)
         except BaseException:
             self.close()
             raise
@@ -81,7 +79,8 @@ class RayHosts:
             if not done.returncode:
                 return
             if time.monotonic() > deadline:
-                raise RuntimeError(f"Ray did not start: {done.stdout}\n{done.stderr}")
+                logs = [path.read_text()[-1000:] for path in sorted(self.place.glob("ray-*.log"))]
+                raise RuntimeError("\n".join(["Ray did not start:", done.stderr, *logs]))
             time.sleep(1.0)
 
     def run(
