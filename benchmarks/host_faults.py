@@ -55,7 +55,7 @@ def one(hosts: RayHosts, seed: int) -> dict:
         while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(rng.uniform(0.0, 5.0))
-        steps = json.loads((folder / "summary.json").read_text())["env_steps"]
+        steps = json.loads(metrics.read_text().splitlines()[-1])["env_steps"]
         if fault == "kill":
             hosts.hosts.kill(victim)
             time.sleep(2.0)
