@@ -3,9 +3,9 @@
     python benchmarks/kills.py [--seeds 1 2 3] [--trainer-kills 20] [--out kills.json]
 
 For each seed, a run whose actors and policy workers nobody harms, and one of which every 3 seconds a
-random one is killed: each of those must reach a mean return of 475 within 1.5 times the env steps of the
-undisturbed run. With processes of their own a seed does not make a run (undisturbed ones take 60,000 to
-134,000 steps), so that is their median; the ratio to the run of the same seed stands beside it. Then a run whose
+random one is killed: it must reach a mean return of 475 within 1.5 times the env steps. With processes of
+their own a seed does not make a run (undisturbed ones take 60,000 to 134,000 steps), so the ratio to the
+median undisturbed run stands beside it, and judges nothing. Then a run whose
 two trainers are killed 20 times, a random one of them at a random moment: it must reach 475 after that,
 and what was learned since the last checkpoint, the interval and the time to write one at most, is all that
 a kill may cost. Envs are slowed down, or it would be solved before much could be killed.
@@ -173,17 +173,17 @@ def of_workers(seed: int) -> dict:
         del result["rows"]
     steps = killed["solved_at_env_steps"], calm["solved_at_env_steps"]
     ratio = None if None in steps else steps[0] / steps[1]
-    return {"seed": seed, "ratio_of_pair": ratio, "undisturbed": calm, "killed": killed}
+    holds = ratio is not None and ratio <= MOST
+    return {"seed": seed, "ratio": ratio, "holds": holds, "undisturbed": calm, "killed": killed}
 
 
-def judge(workers: list[dict]) -> None:
-    """Compare every disturbed run with the undisturbed ones."""
+def compare(workers: list[dict]) -> None:
+    """Set every disturbed run beside the median of the undisturbed ones."""
     calm = [run["undisturbed"]["solved_at_env_steps"] for run in workers]
     median = None if None in calm else float(np.median(calm))
     for run in workers:
         steps = run["killed"]["solved_at_env_steps"]
-        run["ratio"] = None if None in (steps, median) else steps / median
-        run["holds"] = run["ratio"] is not None and run["ratio"] <= MOST
+        run["ratio_to_median"] = None if None in (steps, median) else steps / median
 
 
 def of_trainers(seed: int, number: int) -> dict:
@@ -217,13 +217,13 @@ def main() -> int:
         if seed not in [run["seed"] for run in workers]:
             workers.append(of_workers(seed))
             options.out.write_text(json.dumps(done, indent=1) + "\n")
-    judge(workers)
+    compare(workers)
     options.out.write_text(json.dumps(done, indent=1) + "\n")
     for run in workers:
         print(
             f"seed {run['seed']}: 475 at {run['undisturbed']['solved_at_env_steps']} env steps, and "
             f"with {len(run['killed']['kills'])} kills at {run['killed']['solved_at_env_steps']}: "
-            f"{run['ratio'] and round(run['ratio'], 2)} times the median undisturbed, {run['holds']}",
+            f"{run['ratio'] and round(run['ratio'], 2)} times as many, {run['holds']}",
             flush=True,
         )
     if options.trainer_kills:

@@ -5,6 +5,7 @@ lie in memory that both sides have (`shm`), or are sent along (`tcp`).
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ class Pending:
         self.asked: set[int] = set()
 
 
-class RequestClient:
+class RequestClient(ABC):
     """An actor's end: one connection a policy worker.
 
     writes: outputs and version into its own rows
@@ -99,7 +100,7 @@ class RequestClient:
         """No policy lives here."""
         return {}
 
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
+    def load(self, state: Mapping[str, np.ndarray]) -> None:  # noqa: B027 - nothing to do is right
         """No policy lives here."""
 
     def pollables(self) -> Sequence[Any]:
@@ -111,16 +112,16 @@ class RequestClient:
         for client in self._clients:
             client.close()
 
-    def _prepare(self, group: int) -> None:
+    def _prepare(self, group: int) -> None:  # noqa: B027 - nothing to do is right
         """Make what goes along with a group's request."""
 
     def _frames(self, group: int) -> Sequence[Any]:
         """What goes along with a group's request, each time it is sent."""
         return ()
 
+    @abstractmethod
     def _read(self, worker: int, message: Message, pending: Pending) -> Mapping[str, Any] | None:
         """The answer that a message brings, whole and unchanged; None: it does not."""
-        raise NotImplementedError
 
     def _on_message(self, worker: int, message: Message) -> list[int]:
         header = message.header
@@ -208,7 +209,7 @@ class RequestClient:
             client.send(hello, self._outputs.to_json().encode())
 
 
-class RequestServer:
+class RequestServer(ABC):
     """A policy worker's end.
 
     waits for: requests
@@ -273,19 +274,19 @@ class RequestServer:
         """Close the socket."""
         self._server.close()
 
+    @abstractmethod
     def _is_sound(self, message: Message) -> bool:
         """Whether a request names a row that exists and belongs to its sender."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _inputs(self, message: Message) -> "Mapping[str, np.ndarray | Stack]":
         """What the policy is shown."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _write(
         self, request: Request, incarnation: int, outputs: Mapping[str, np.ndarray]
     ) -> Sequence[Any]:
         """Put an answer where its client finds it; what is sent along with the notice of it."""
-        raise NotImplementedError
 
     def _on_hello(self, message: Message) -> None:
         if message.header.digest == self._digest:
