@@ -172,9 +172,9 @@ def make_actor(producer, inference):
 
 def make_trainer(consumer, parameters):
     gate = Gate(num_producers=1, batch=BATCH, max_staleness=0)
-    staging = Staging(consumer, gate, LAYOUT, burn_in=0, num_buffers=1)
+    staging = Staging(consumer, gate, LAYOUT, burn_in=0)
     learner = FakeLearner(FakePolicy(AGENT))
-    return Trainer("trainer-0", learner, staging, parameters, thread=None, total_env_steps=None)
+    return Trainer("trainer-0", learner, staging, parameters, total_env_steps=None)
 
 
 def run(trainer, workers):

@@ -133,9 +133,9 @@ def make_actor(envs, producer, inference):
 
 def make_trainer(envs, consumer, parameters):
     gate = Gate(num_producers=1, batch=BATCH, max_staleness=0)
-    staging = Staging(consumer, gate, make_layout(envs), burn_in=0, num_buffers=1)
+    staging = Staging(consumer, gate, make_layout(envs), burn_in=0)
     learner = FakeLearner(FakePolicy(AGENT))
-    return Trainer("trainer-0", learner, staging, parameters, thread=None, total_env_steps=None)
+    return Trainer("trainer-0", learner, staging, parameters, total_env_steps=None)
 
 
 def count_inline(monkeypatch, envs):

@@ -154,9 +154,6 @@ class TrainersConfig:
     """Where they compute: cpu, cuda (of several, each has a GPU of its own), cuda:1."""
     threads: int | None = None
     """Compute threads of each trainer; None: as `threads` says."""
-    staging: Literal["thread", "inline"] = "thread"
-    """When blocks are gathered into batches: beside the learning, in a thread, or between two
-    batches. In one process it is the latter."""
     gpus: float = 1.0
     """GPUs that launcher ray sets aside for each trainer on one; a fraction leaves the rest to others."""
 

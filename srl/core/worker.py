@@ -1,6 +1,6 @@
 """A worker is a node of the dataflow: open, step, close around the streams it is handed.
 
-It starts no process and no thread (a trainer's staging excepted), never sleeps, and never looks
+It starts no process and no thread, never sleeps, and never looks
 up another worker. `workers/run.py` is the only loop around it, `launch/inline.py` the other
 caller: both step it until it says that there was nothing to do.
 """

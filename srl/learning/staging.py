@@ -1,17 +1,14 @@
-"""Gathers delivered blocks into batches, ahead of the learner.
+"""Gathers delivered blocks into a batch, between two updates.
 
-`Staging` is the logic, `StagingThread` runs it beside the learner. A block is copied once, from
-where its actor wrote it into its columns of the batch, and its slot is free again at once.
+A block is copied once, from where its actor wrote it into its columns of the batch, and its slot is free
+again at once. (Not in a thread beside the learner: that cost more than it hid on every host, CPU or GPU.)
 """
 
-import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-import zmq
 
 from srl.core.arrays import Arrays
 from srl.core.block import Layout
@@ -19,7 +16,6 @@ from srl.core.spec import Field
 from srl.core.streams import Delivery, SampleConsumer
 from srl.core.telemetry import Telemetry
 from srl.learning.staleness import Gate, is_too_old
-from srl.transport.wake import Wake
 
 
 class Memory(Protocol):
@@ -77,7 +73,6 @@ class Staging:
         layout: Layout,
         *,
         burn_in: int,
-        num_buffers: int,
         memory: Memory | None = None,
     ) -> None:
         self.gate = gate
@@ -91,10 +86,9 @@ class Staging:
         self._learned = slice(burn_in, layout.rows - 1)
         """Rows of a block that are learned from."""
         self._abandoned = 0
-        batches = [self._allocate() for _ in range(num_buffers)]
-        self._free: deque[Batch] = deque(batches)
-        self._ready: deque[Batch] = deque()
-        self._filling: Batch | None = None
+        self._filling: Batch | None = self._allocate()
+        """None while it is full, or learned from."""
+        self._full: Batch | None = None
         self._next_version = 0
         """Version of the learner when the batch being filled is learned."""
 
@@ -109,9 +103,9 @@ class Staging:
             self.gate.retire(self._places[producer])
 
     def pump(self) -> None:
-        """Copy what has arrived into batches, as far as there is room; then deal grants."""
-        while self._has_room():
-            deliveries = self._consumer.recv(self._room())
+        """Copy what has arrived into the batch, as far as there is room; then deal grants."""
+        while self._filling is not None:
+            deliveries = self._consumer.recv(self.gate.batch - self._filling.num_blocks)
             for delivery in deliveries:
                 self._stage(delivery)
             if not deliveries:
@@ -124,32 +118,22 @@ class Staging:
         """Readable when blocks arrive."""
         return self._consumer.pollables()
 
-    @property
-    def has_full(self) -> bool:
-        """Whether a batch is full."""
-        return bool(self._ready)
-
     def front(self) -> Batch | None:
         """The full batch that `pop` will return, or None; it stays where it is."""
-        return self._ready[0] if self._ready else None
+        return self._full
 
     def pop(self) -> Batch | None:
-        """A full batch, or None; its blocks now count as consumed."""
-        if not self._ready:
-            return None
-        batch = self._ready.popleft()
-        self._consumer.count_consumed(batch.num_blocks)
+        """The full batch, or None; its blocks now count as consumed."""
+        batch, self._full = self._full, None
+        if batch is not None:
+            self._consumer.count_consumed(batch.num_blocks)
         return batch
 
     def learned(self, batch: Batch, version: int) -> None:
         """The batch's memory is free again, and `version` batches are learned: deal grants."""
-        self.release(batch, version)
-        self._deal()
-
-    def release(self, batch: Batch, version: int) -> None:
-        """Like `learned`, but leaves the stream alone: the next `pump` deals the grants."""
-        self._free.append(Batch(batch.arrays))
+        self._filling = Batch(batch.arrays)
         self.gate.version = version
+        self._deal()
 
     def close(self) -> None:
         """Leave the sample stream."""
@@ -165,8 +149,8 @@ class Staging:
                 [gate.withdrawn, gate.base, self._abandoned, self._next_version], np.int64
             ),
         }
-        if self._filling is not None:
-            batch = self._filling
+        batch = self._filling
+        if batch is not None and batch.num_blocks:
             state["filling.oldest_rows"] = np.array(batch.oldest_rows, np.int64)
             state["filling.env_steps"] = np.array(batch.env_steps, np.int64)
             state |= {f"filling.arrays.{k}": v.copy() for k, v in batch.arrays.items()}
@@ -182,19 +166,14 @@ class Staging:
             int(n) for n in state["numbers"]
         )
         if "filling.oldest_rows" in state:
-            batch = self._free.popleft()
+            batch = self._filling or self._full
+            assert batch is not None, "a batch is being learned from"
             batch.oldest_rows = [int(n) for n in state["filling.oldest_rows"]]
             batch.num_blocks = len(batch.oldest_rows)
             batch.env_steps = int(state["filling.env_steps"])
             for name, array in batch.arrays.items():
                 np.copyto(array, state[f"filling.arrays.{name}"])
-            self._filling = batch
-
-    def _has_room(self) -> bool:
-        return self._filling is not None or bool(self._free)
-
-    def _room(self) -> int:
-        return self.gate.batch - (self._filling.num_blocks if self._filling else 0)
+            self._filling, self._full = batch, None
 
     def _stage(self, delivery: Delivery) -> None:
         block, gate = delivery.block, self.gate
@@ -209,9 +188,8 @@ class Staging:
             gate.withdrawn += 1
             self.telemetry.counters["blocks_too_old"] += 1
             return
-        if self._filling is None:
-            self._filling = self._free.popleft()
         batch = self._filling
+        assert batch is not None, "more came than there was room for"
         with self.telemetry.time("stage"):
             self._copy(delivery, batch)
         self._consumer.take(delivery, dropped=False)
@@ -220,8 +198,7 @@ class Staging:
         of_envs = valid.reshape(len(valid), self.layout.envs, -1).any(axis=2)
         batch.env_steps += int(np.count_nonzero(of_envs))
         if batch.num_blocks == gate.batch:
-            self._ready.append(batch)
-            self._filling = None
+            self._full, self._filling = batch, None
             self._next_version += 1
 
     def _copy(self, delivery: Delivery, batch: Batch) -> None:
@@ -249,77 +226,3 @@ class Staging:
             shape[0 if spec_field.per == "head" else 1] *= self.gate.batch
             arrays[spec_field.name] = self._memory.zeros(spec_field, tuple(shape))
         return Batch(arrays)
-
-
-class StagingThread:
-    """Runs a Staging beside the learner; the same calls, from the learner's thread.
-
-    waits for: blocks, room in a batch
-    unblocked by: the sample stream; `learned`
-    """
-
-    def __init__(self, staging: Staging, consumer: SampleConsumer) -> None:
-        self._staging = staging
-        self._sockets = consumer.pollables()
-        self._lock = threading.Lock()
-        self._poke = Wake()
-        self.full = Wake()
-        """Readable while a batch may be ready."""
-        self._stopping = False
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="staging", daemon=True)
-
-    def start(self) -> None:
-        """Start staging."""
-        self._thread.start()
-
-    def front(self) -> Batch | None:
-        """The full batch that `pop` will return, or None; raises what went wrong in the thread."""
-        self.full.clear()
-        if self._error is not None:
-            raise self._error
-        return self._staging.front()
-
-    def pop(self) -> Batch | None:
-        """Like `front`, but take it: its blocks now count as consumed."""
-        return None if self.front() is None else self._staging.pop()
-
-    def learned(self, batch: Batch, version: int) -> None:
-        """The batch's memory is free again: the thread deals grants and goes on staging."""
-        with self._lock:  # only the thread may use the stream's sockets
-            self._staging.release(batch, version)
-        self._poke.set()
-
-    def retire(self, producer: int) -> None:
-        """Expect nothing more of a producer."""
-        with self._lock:
-            self._staging.retire(producer)
-        self._poke.set()
-
-    def close(self) -> None:
-        """Stop the thread; it ends within one poll."""
-        self._stopping = True
-        self._poke.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
-        self._staging.close()
-        self._poke.close()
-        self.full.close()
-
-    def _run(self) -> None:
-        poller = zmq.Poller()
-        for socket in self._sockets:
-            poller.register(socket, zmq.POLLIN)
-        poller.register(self._poke.fd, zmq.POLLIN)
-        try:
-            while not self._stopping:
-                poller.poll(timeout=200)
-                self._poke.clear()
-                with self._lock:
-                    self._staging.pump()
-                    is_full = self._staging.has_full
-                if is_full:
-                    self.full.set()
-        except Exception as error:  # noqa: BLE001 - handed to the learner's thread by `pop`
-            self._error = error
-            self.full.set()

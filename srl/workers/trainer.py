@@ -24,7 +24,7 @@ from srl.core.streams import ParameterPublisher
 from srl.core.telemetry import Telemetry
 from srl.learning.finite import Tracer
 from srl.learning.guard import Fault, Guard
-from srl.learning.staging import Batch, Staging, StagingThread
+from srl.learning.staging import Batch, Staging
 
 log = logging.getLogger(__name__)
 
@@ -62,23 +62,18 @@ class Trainer:
         staging: Staging,
         publisher: ParameterPublisher | None,
         *,
-        thread: StagingThread | None,
         total_env_steps: int | None,
         ranks: Collective | None = None,
         saves_staged: bool = True,
         guard: Guard | None = None,
     ) -> None:
-        """Train `learner`; with `thread` None, staging happens inside `step`.
-
-        `publisher` is rank 0's. What is staged is saved with `saves_staged`, where there is no thread.
-        """
+        """Train `learner`; `publisher` is rank 0's, and what is staged is saved with `saves_staged`."""
         self.name = name
         self.telemetry = Telemetry()
         self.version = 0
         self._learner = learner
         self._staging = staging
-        self._thread = thread
-        self._saves_staged = saves_staged and thread is None
+        self._saves_staged = saves_staged
         self._publisher = publisher
         self._total_env_steps = total_env_steps
         self._env_steps = 0
@@ -97,18 +92,13 @@ class Trainer:
             self._publish(self._learner.policy.weights())
         except StreamError as error:
             self._break(error)
-            return
-        if self._thread is not None:
-            self._thread.start()
 
     def step(self) -> bool:
         """Learn one batch, if one is full and the other ranks have one too."""
         if self._broken is not None and time.monotonic() >= self._broken[1]:
             raise self._broken[0]
-        staging = self._thread or self._staging
-        if self._thread is None:
-            self._staging.pump()
-        batch = staging.front()
+        self._staging.pump()
+        batch = self._staging.front()
         if batch is None or self._has_left:
             return False
         try:
@@ -119,7 +109,7 @@ class Trainer:
                 return False
             if fault is not None:
                 self._report_fault(fault, batch)
-            staging.pop()
+            self._staging.pop()
             self._is_learning = True
             metrics, weights = self._skip() if agreed.is_faulty else self._learn(batch)
             self.version += 1
@@ -130,22 +120,22 @@ class Trainer:
             return False
         self._env_steps += agreed.env_steps
         self._report(metrics, agreed)
-        staging.learned(batch, self.version)
+        self._staging.learned(batch, self.version)
         return True
 
     def pollables(self) -> Sequence[Any]:
-        """Readable when the staging thread has filled a batch; without one, when blocks arrive."""
-        return self._staging.pollables() if self._thread is None else (self._thread.full.fd,)
+        """Readable when blocks arrive."""
+        return self._staging.pollables()
 
     def close(self) -> None:
-        """Leave the other ranks, stop staging and leave both streams."""
+        """Leave the other ranks, and both streams."""
         if not (self._has_left or self._is_learning):
             try:
                 self._meet(None)
             except StreamError as error:
                 log.warning("the other ranks are gone already: %s", error)
             self._has_left = True
-        (self._thread or self._staging).close()
+        self._staging.close()
         if self._publisher is not None:
             self._publisher.close()
 
@@ -186,7 +176,7 @@ class Trainer:
 
     def retire(self, actor: int) -> None:
         """Expect nothing more of an actor."""
-        (self._thread or self._staging).retire(actor)
+        self._staging.retire(actor)
 
     def _learn(self, batch: Batch) -> tuple[dict[str, float], Arrays]:
         """Learn a batch, or skip it where what comes of it is not finite; metrics and weights.

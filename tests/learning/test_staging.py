@@ -1,18 +1,12 @@
-import select
-import threading
-
 import numpy as np
-import pytest
 
 from srl.core.algorithm import Records
 from srl.core.block import Layout, route_spec
 from srl.core.env import AgentSpec, Discrete, Observation
-from srl.core.errors import StreamError
 from srl.core.spec import Field, Spec
-from srl.learning.staging import Staging, StagingThread
+from srl.learning.staging import Staging
 from srl.learning.staleness import Gate
 from srl.streams.samples.inline import InlineSamples
-from srl.testing.stream_contract import eventually
 from srl.transport.arena import Arena
 from srl.transport.blocks import BlockArena, block_arena_bytes
 
@@ -25,14 +19,14 @@ LAYOUT = Layout(
 
 
 class Stage:
-    def __init__(self, producers=2, max_staleness=0, num_buffers=1):
+    def __init__(self, producers=2, max_staleness=0):
         size = block_arena_bytes(LAYOUT, producers, 4)
         blocks = BlockArena(Arena.heap(size).buffer, LAYOUT, producers, 4)
         self.stream = InlineSamples(blocks)
         self.producers = [self.stream.producer(i) for i in range(producers)]
         self.gate = Gate(num_producers=producers, batch=BATCH, max_staleness=max_staleness)
         self.consumer = self.stream.consumer()
-        self.staging = Staging(self.consumer, self.gate, LAYOUT, burn_in=0, num_buffers=num_buffers)
+        self.staging = Staging(self.consumer, self.gate, LAYOUT, burn_in=0)
         self.rng = np.random.default_rng(0)
 
     def send(self, producer, version=0):
@@ -60,7 +54,7 @@ def test_gate_deals_to_the_producers_of_its_consumer_only():
     stage = Stage(producers=4)
     stage.consumer.assigned = lambda: (1, 3)
     gate = Gate(num_producers=2, batch=BATCH, max_staleness=0)
-    staging = Staging(stage.consumer, gate, LAYOUT, burn_in=0, num_buffers=1)
+    staging = Staging(stage.consumer, gate, LAYOUT, burn_in=0)
     staging.pump()
     assert stage.stream.limits.tolist() == [0, 2, 0, 1]
     for producer in (1, 3):
@@ -134,18 +128,6 @@ def test_nothing_is_granted_beyond_the_gate_until_the_batch_is_learned():
     assert stage.staging.pop() is not None
 
 
-def test_release_leaves_the_stream_alone():
-    stage = Stage()
-    stage.staging.pump()
-    for producer in (0, 1, 0):
-        stage.send(producer)
-    stage.staging.pump()
-    stage.staging.release(stage.staging.pop(), 1)
-    assert stage.send(0) is None
-    stage.staging.pump()
-    assert stage.send(0, 1) is not None
-
-
 def test_block_that_is_too_old_is_dropped_counted_and_granted_again():
     stage = Stage(producers=1)
     stage.staging.rebase(5)
@@ -183,7 +165,7 @@ def test_blocks_wait_in_their_slots_while_no_batch_is_free():
     stage.staging.pump()
     for _ in range(2):
         stage.send(0)
-    stage.staging.pump()  # one buffer, and it is full
+    stage.staging.pump()  # there is one batch, and it is full
     assert stage.ledger().in_flight == 6
     assert sum(stage.stream.blocks.table.is_free(0, s) for s in range(4)) == 1
     batch = stage.staging.pop()
@@ -210,71 +192,3 @@ def test_save_and_load_continue_a_half_filled_batch():
     assert batch.env_steps == BATCH * ROLLOUT * ENVS
     again.staging.learned(batch, 1)
     assert again.gate.limits == [3, 3]
-
-
-def test_thread_delivers_batches():
-    stage = Stage(num_buffers=2)
-    thread = StagingThread(stage.staging, stage.consumer)
-    thread.start()
-    for version in range(4):
-        blocks, batches = [], []
-
-        def has_come(version=version, blocks=blocks, batches=batches):
-            if len(blocks) < BATCH:
-                sent = stage.send(0, version) or stage.send(1, version)
-                blocks.extend([] if sent is None else [sent])
-            thread._poke.set()
-            select.select([thread.full.fd], [], [], 0.01)
-            batches.extend(b for b in [thread.pop()] if b is not None)
-            return bool(batches)
-
-        eventually(has_come, "a batch")
-        _assert_same(batches[0].arrays, blocks)
-        thread.learned(batches[0], version + 1)
-    thread.close()
-    thread.close()
-    assert not thread._thread.is_alive()
-    assert stage.ledger().consumed == 4 * BATCH
-
-
-def test_error_in_the_thread_is_raised_by_pop():
-    class Broken(Staging):
-        def pump(self):
-            raise StreamError("the stream broke")
-
-    stage = Stage()
-    broken = Broken(stage.consumer, stage.gate, LAYOUT, burn_in=0, num_buffers=1)
-    thread = StagingThread(broken, stage.consumer)
-    thread.start()
-    thread._poke.set()
-    assert select.select([thread.full.fd], [], [], 20)[0]
-    with pytest.raises(StreamError, match="the stream broke"):
-        thread.pop()
-    thread.close()
-
-
-def test_thread_never_lets_the_learner_touch_the_stream():
-    # A ZeroMQ socket may be used by one thread only.
-    stage, callers = Stage(), set()
-    grant = stage.consumer.grant
-    stage.consumer.grant = lambda *args: (
-        callers.add(threading.current_thread().name) or grant(*args)
-    )
-    thread = StagingThread(stage.staging, stage.consumer)
-    thread.start()
-    thread._poke.set()
-    batches = []
-
-    def has_come():
-        for producer in (0, 1):
-            stage.send(producer)
-        thread._poke.set()
-        select.select([thread.full.fd], [], [], 0.01)
-        batches.extend(b for b in [thread.pop()] if b is not None)
-        return bool(batches)
-
-    eventually(has_come, "a batch")
-    thread.learned(batches[0], 1)
-    eventually(lambda: sum(stage.gate.limits) == 2 * BATCH, "the next grants")
-    thread.close()
-    assert callers == {"staging"}

@@ -32,13 +32,12 @@ class Made:
         self.parameters = InlineParameters()
         self.learner = FakeLearner(FakePolicy(AGENT))
         gate = Gate(num_producers=1, batch=2, max_staleness=max_staleness)
-        staging = Staging(self.stream.consumer(), gate, LAYOUT, burn_in=0, num_buffers=1)
+        staging = Staging(self.stream.consumer(), gate, LAYOUT, burn_in=0)
         self.trainer = Trainer(
             "trainer-0",
             self.learner,
             staging,
             None if ranks is not None and ranks.rank else self.parameters,
-            thread=None,
             total_env_steps=total_env_steps,
             ranks=ranks,
             saves_staged=saves_staged,

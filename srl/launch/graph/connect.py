@@ -44,7 +44,7 @@ from srl.launch.graph.hosts import (
 from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan, worker_name
 from srl.learning.finite import Origin, Tracer
 from srl.learning.guard import Guard
-from srl.learning.staging import HostMemory, Memory, Staging, StagingThread
+from srl.learning.staging import HostMemory, Memory, Staging
 from srl.learning.staleness import Gate
 from srl.rollout.lanes import RouteEnds
 from srl.rollout.match import Player
@@ -79,8 +79,6 @@ def bell_address(folder: str, plan: Plan, route: RoutePlan) -> str:
 class Connector(Protocol):
     """Makes the ends of a route's streams."""
 
-    staging_thread: bool
-    """Whether the trainer stages blocks in a thread of its own."""
     restores_blocks: bool
     """Whether blocks under way, staged ones too, are part of checkpoints."""
     group: Group
@@ -126,7 +124,6 @@ class Connector(Protocol):
 class InlineConnector:
     """Streams within this process."""
 
-    staging_thread = False
     restores_blocks = True
     group: Group = Alone()
 
@@ -209,7 +206,6 @@ class ProcessConnector:
         self._host = host
         self._network = network
         self._is_one_of_many = len(hosts_of(plan)) > 1
-        self.staging_thread = plan.experiment["trainers"]["staging"] == "thread"
         self._plan = plan
         self._arenas = arenas
         self._folder = folder
@@ -573,8 +569,6 @@ def make_staging(
     plan: Plan,
     route: RoutePlan,
     consumer: SampleConsumer,
-    *,
-    num_buffers: int,
     memory: Memory | None = None,
 ) -> Staging:
     """What gathers a trainer's share of the blocks of a route into batches."""
@@ -583,14 +577,7 @@ def make_staging(
         batch=route.batch // plan.num_ranks,
         max_staleness=plan.experiment["max_staleness"],
     )
-    return Staging(
-        consumer,
-        gate,
-        route.layout(),
-        burn_in=route.burn_in,
-        num_buffers=num_buffers,
-        memory=memory,
-    )
+    return Staging(consumer, gate, route.layout(), burn_in=route.burn_in, memory=memory)
 
 
 def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
@@ -599,15 +586,13 @@ def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Work
     route = plan.route(worker.policy)
     learner = make_learner(plan, route, plan.device(worker), connector.group)
     consumer = connector.consumer(route, worker.index)
-    num_buffers = 2 if connector.staging_thread else 1
     memory = connector.memory(route, plan.device(worker))
-    staging = make_staging(plan, route, consumer, num_buffers=num_buffers, memory=memory)
+    staging = make_staging(plan, route, consumer, memory)
     return Trainer(
         worker.name,
         learner,
         staging,
         None if worker.index else connector.publisher(route),
-        thread=StagingThread(staging, consumer) if connector.staging_thread else None,
         saves_staged=connector.restores_blocks,
         total_env_steps=plan.experiment["stop"]["env_steps"],
         ranks=connector.group.meeting,

@@ -128,7 +128,7 @@ def plan_of(topology: Topology) -> Plan:
             count=topology.actors, envs=2 * topology.groups, groups=topology.groups
         ),
         policies=PoliciesConfig(count=max(1, topology.policies)),
-        trainers=TrainersConfig(count=topology.trainers, staging="inline"),
+        trainers=TrainersConfig(count=topology.trainers),
         evaluation=EvaluationConfig(episodes=0),
         inference="shm" if topology.policies else "inline",
         max_staleness=topology.max_staleness,

@@ -32,7 +32,6 @@ FACTORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "groups": ("actors.groups", ("1", "2", "4")),
     "inference": ("inference", ("inline", "shm")),
     "acting": ("acting", ("auto", "torch")),
-    "staging": ("trainers.staging", ("thread", "inline")),
     "staleness": ("max-staleness", ("0", "1")),
     "precision": ("precision", ("fp32", "bf16")),
     "compile": ("compile", ("False", "True")),

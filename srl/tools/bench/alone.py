@@ -125,9 +125,7 @@ class _Learning:
         device = plan.experiment["trainers"]["device"]
         if device != "cpu":
             self.memory = _gpu(connector.samples[route.policy].blocks.buffer).GpuMemory(device)
-        self.staging: Staging = make_staging(
-            plan, route, consumer, num_buffers=1, memory=self.memory
-        )
+        self.staging: Staging = make_staging(plan, route, consumer, self.memory)
         self.staging.telemetry = self.clock
         self.rows = route.batch * route.rollout * route.lanes
         self.batch: Arrays = {}
@@ -199,10 +197,9 @@ class _Bench:
     def _round(self) -> dict[str, tuple[Spent, float, float]]:
         """Part to what it took, its env steps and its rows."""
         wall, cpu = time.perf_counter(), time.process_time()
-        while not all(learning.staging.has_full for learning in self.learning):
+        while any(learning.staging.front() is None for learning in self.learning):
             for learning in self.learning:
-                if not learning.staging.has_full:
-                    learning.staging.pump()
+                learning.staging.pump()
             self.actor.step()
         loop = Spent(time.perf_counter() - wall, time.process_time() - cpu)
         for learning in self.learning:
