@@ -1,6 +1,6 @@
 """Learning under fire: CartPole while workers are killed, beside the same run undisturbed.
 
-    python benchmarks/kills.py [--seeds 1 2 3] [--trainer-kills 20] [--out kills.json]
+    python benchmarks/kills.py [--seeds 1 2 3] [--actors 4] [--trainer-kills 20] [--out kills.json]
 
 For each seed, a run whose actors and policy workers nobody harms, and one of which every 3 seconds a
 random one is killed: it must reach a mean return of 475 within 1.5 times the env steps. With processes of
@@ -9,6 +9,10 @@ median undisturbed run stands beside it, and judges nothing. Then a run whose
 two trainers are killed 20 times, a random one of them at a random moment: it must reach 475 after that,
 and what was learned since the last checkpoint, the interval and the time to write one at most, is all that
 a kill may cost. Envs are slowed down, or it would be solved before much could be killed.
+
+An episode that dies with its actor has cost its env steps and is in no mean, the longest most often. So it matters
+how much of the run an actor is: with `--actors 2`, each with half of the 16 envs and killed every 10 s or so, when
+an episode of 500 steps takes 5 s, a kill costs 2,000 env steps, and the ratio counts that more than what is learned.
 
 Resumable: a run that is in the file is not made again. Exits with 1 where something does not hold.
 """
@@ -45,12 +49,32 @@ RUN_SECONDS = 900.0
 POINTS = 60
 """Of a curve that is kept."""
 COMMON = (
-    *("train", "cartpole", "--launcher", "local", "--inference", "shm", "--actors.count", "2"),
-    *("--actors.envs", "8", "--env.wrappers", "WRAPPER", "--evaluation.episodes", "20"),
+    *(
+        "train",
+        "cartpole",
+        "--launcher",
+        "local",
+        "--inference",
+        "shm",
+        "--env.wrappers",
+        "WRAPPER",
+    ),
+    *("--evaluation.episodes", "20"),
 )
+ENVS = 16
 WORKERS = (*COMMON, "--stop.env-steps", "300000", "--stop.return", f"{RETURN:g}")
 TRAINERS = (
-    *(*COMMON, "--stop.env-steps", "1000000", "--trainers.count", "2"),
+    *(
+        *COMMON,
+        "--actors.count",
+        "2",
+        "--actors.envs",
+        "8",
+        "--stop.env-steps",
+        "1000000",
+        "--trainers.count",
+        "2",
+    ),
     *("--checkpoint.seconds", f"{CHECKPOINT_SECONDS:g}", "--restarts.trainers", "20"),
     *("--algorithm.learning-rate-schedule", "constant", "--algorithm.clip-schedule", "constant"),
 )
@@ -165,10 +189,10 @@ def lost(rows: list[dict]) -> list[dict]:
     return found
 
 
-def of_workers(seed: int) -> dict:
+def of_workers(words: tuple[str, ...], seed: int) -> dict:
     """A seed, undisturbed and disturbed."""
-    calm = play(WORKERS, seed, lambda _: [])
-    killed = play(WORKERS, seed, lambda run: disturb_workers(run, seed))
+    calm = play(words, seed, lambda _: [])
+    killed = play(words, seed, lambda run: disturb_workers(run, seed))
     for result in (calm, killed):
         del result["rows"]
     steps = killed["solved_at_env_steps"], calm["solved_at_env_steps"]
@@ -206,16 +230,19 @@ def of_trainers(seed: int, number: int) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--actors", type=int, default=4)
     parser.add_argument("--trainer-kills", type=int, default=20)
     parser.add_argument("--out", type=Path, default=HERE / "kills.json")
     options = parser.parse_args()
+    actors = ("--actors.count", options.actors, "--actors.envs", ENVS // options.actors)
+    words = (*WORKERS, *map(str, actors))
     done = json.loads(options.out.read_text()) if options.out.exists() else {}
     done.setdefault("host", {"cores": os.cpu_count(), "python": platform.python_version()})
-    done |= {"workers_command": " ".join(WORKERS), "trainers_command": " ".join(TRAINERS)}
+    done |= {"workers_command": " ".join(words), "trainers_command": " ".join(TRAINERS)}
     workers = done.setdefault("workers", [])
     for seed in options.seeds:
         if seed not in [run["seed"] for run in workers]:
-            workers.append(of_workers(seed))
+            workers.append(of_workers(words, seed))
             options.out.write_text(json.dumps(done, indent=1) + "\n")
     compare(workers)
     options.out.write_text(json.dumps(done, indent=1) + "\n")
