@@ -54,11 +54,8 @@ class LocalLauncher:
         messages = self._agents.hear()
         if self._agents.lost():
             log = self._log.read_text(errors="replace")[-4000:]
-            code = self._agent.wait(10)
-            end = (
-                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-            )
-            messages += [Failure("node-agent", f"the node agent {end}", log)]
+            words = f"the node agent {_end_in_words(self._agent.wait(10))}"
+            messages += [Failure("node-agent", words, log)]
             messages += self._agents.give_up(0)
         return messages
 
@@ -83,3 +80,10 @@ class LocalLauncher:
     def contract(self) -> tuple[list[str], list[str]]:
         """What a checkpoint of this launcher brings back, and what it does not."""
         return contract(self._plan)
+
+
+def _end_in_words(code: int | None) -> str:
+    """What became of an agent whose channel is closed."""
+    if code is None:  # it did not read what it was sent
+        return "has not answered any more: it hangs, or its host does"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"

@@ -35,9 +35,12 @@ class AgentProcess:
                 raise
         theirs.close()
 
-    def wait(self, seconds: float) -> int:
-        """Its exit code; raises subprocess.TimeoutExpired."""
-        return self._process.wait(timeout=seconds)
+    def wait(self, seconds: float) -> int | None:
+        """Its exit code; None where it has not ended by then."""
+        try:
+            return self._process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return None
 
     def end(self, grace_seconds: float) -> None:
         """Wait for its end, then bring it about; remove its sockets."""
