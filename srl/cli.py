@@ -40,6 +40,8 @@ usage: srl COMMAND ...
                           measure: NAME is an experiment or a workload ('srl bench' lists both)
   srl tune NAME [--seconds 120] [--out F.json] [--a.b value ...]
                           find how many actors, groups and threads suit this host; for --auto
+  srl plan NAME|RUN [--cluster F.toml] [--recommend] [--costs F.json] [--json F] [--a.b value ...]
+                          how fast it would be on a cluster; of a finished run: and how fast it was
   srl doctor [--sweep] [RUNS ...]
                           check installation and host; find what dead runs left here and
                           below RUNS (default: runs)
@@ -240,6 +242,12 @@ def _tune(words: list[str]) -> int:
     return run(words)
 
 
+def _plan(words: list[str]) -> int:
+    from srl.tools.planning.command import main as run
+
+    return run(words)
+
+
 def _doctor(words: list[str]) -> int:
     from srl.core.errors import ConfigError
     from srl.tools.doctor import examine, leftovers
@@ -275,6 +283,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "repro": _repro,
     "bench": _bench,
     "tune": _tune,
+    "plan": _plan,
     "doctor": _doctor,
 }
 

@@ -123,14 +123,18 @@ def read_tuned(path: Path) -> Options:
         raise ConfigError(f"{path} was not written by srl tune: {error}") from error
 
 
+def cache_folder() -> Path:
+    """Where results are kept from one command to the next."""
+    return Path(os.environ.get("SRL_CACHE") or Path.home() / ".cache" / "srl")
+
+
 def place_of(base: Experiment[Any]) -> Path:
     """Where the setting of this experiment on this host is kept: below $SRL_CACHE, or ~/.cache/srl."""
-    cache = Path(os.environ.get("SRL_CACHE") or Path.home() / ".cache" / "srl")
     facts = {k: v for k, v in encode_experiment(base).items() if k not in _NOT_TUNED}
     facts["host"] = [cpu_model(), num_cores(), gpus()]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", base.name)[-60:]
-    return cache / "tuned" / f"{readable}-{digest}.json"
+    return cache_folder() / "tuned" / f"{readable}-{digest}.json"
 
 
 def typed(options: Mapping[str, str], arguments: Sequence[str]) -> bool:

@@ -275,7 +275,7 @@ def make_plan(
         inference=experiment.inference_substrate,
         samples=experiment.samples_substrate,
         routes=routes,
-        workers=tuple(_plan_workers(experiment, routes)),
+        workers=tuple(plan_workers(experiment, routes)),
         env_restores=spec.restores,
         num_ranks=experiment.num_ranks,
     )
@@ -435,7 +435,8 @@ def worker_name(kind: str, policy: str, index: int) -> str:
     return f"{kind}-{index}" if policy in ("", "main") else f"{kind}-{policy}-{index}"
 
 
-def _plan_workers(experiment: Experiment[Any], routes: Sequence[RoutePlan]) -> list[WorkerPlan]:
+def plan_workers(experiment: Experiment[Any], routes: Sequence[RoutePlan]) -> list[WorkerPlan]:
+    """The workers of an experiment with these policies."""
     policies = [route.policy for route in routes]
     workers = [
         WorkerPlan(worker_name("trainer", p, rank), "trainer", rank, p)

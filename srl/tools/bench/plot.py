@@ -1,5 +1,6 @@
-"""Bars as SVG, in a few lines: no plotting library is needed."""
+"""Bars and lines as SVG: no plotting library is needed."""
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -47,6 +48,10 @@ def write_bars(
     if len(names) > 1:
         shapes += _legend(names, bottom + 14)
     shapes.append(_text(_WIDTH - 12, height - 6, unit, anchor="end", size=11))
+    _write(path, height, shapes)
+
+
+def _write(path: Path | str, height: float, shapes: Sequence[str]) -> None:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
     head += f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif">'
     back = f'<rect width="{_WIDTH}" height="{height}" fill="white"/>'
@@ -93,3 +98,67 @@ def _line(x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False) -
     dash = ' stroke-dasharray="4 3"' if dashed else ""
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line {ends} stroke="black"{dash}/>'
+
+
+def write_lines(
+    path: Path | str,
+    title: str,
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    x: str,
+    y: str,
+) -> None:
+    """Write lines through points, both axes by powers of ten.
+
+    Args:
+        path: an .svg file.
+        title: what is shown.
+        lines: name to its points, all of them above 0.
+        x: what goes to the right.
+        y: what goes up.
+    """
+    left, right, top, bottom = 90, _WIDTH - 30, _TOP, 400
+    points = [point for line in lines.values() for point in line]
+    across = _Scale([p[0] for p in points], left, right)
+    up = _Scale([p[1] for p in points], bottom, top)
+    shapes = [_text(12, 20, title, size=15)]
+    shapes += [
+        _text(across(value), bottom + 18, f"{value:,.4g}", anchor="middle", size=11)
+        for value in across.ticks()
+    ]
+    for value in up.ticks():
+        shapes.append(_text(left - 8, up(value) + 4, f"{value:,.4g}", anchor="end", size=11))
+        shapes.append(_line(left, up(value), right, up(value), dashed=True))
+    shapes += [_line(left, bottom, right, bottom), _line(left, top, left, bottom)]
+    for number, line in enumerate(lines.values()):
+        colour = COLOURS[number % len(COLOURS)]
+        places = [(across(px), up(py)) for px, py in line]
+        way = " ".join(f"{px:.1f},{py:.1f}" for px, py in places)
+        shapes.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        shapes += [
+            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in places
+        ]
+    shapes += _legend(list(lines), bottom + 44)
+    shapes.append(_text(right, bottom + 34, x, anchor="end", size=11))
+    shapes.append(_text(left + 6, top + 4, y, size=11))
+    height = bottom + 60
+    _write(path, height, shapes)
+
+
+class _Scale:
+    """Where values are on an axis by powers of ten."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        self._low, self._high = min(values) / 1.15, max(values) * 1.15
+        self._start, self._end = start, end
+
+    def __call__(self, value: float) -> float:
+        part = math.log(value / self._low) / math.log(self._high / self._low)
+        return self._start + part * (self._end - self._start)
+
+    def ticks(self) -> list[float]:
+        """Round values within: 1, 2 and 5 times powers of ten."""
+        first = math.floor(math.log10(self._low))
+        last = math.ceil(math.log10(self._high))
+        values = [m * 10.0**n for n in range(first, last + 1) for m in (1, 2, 5)]
+        return [value for value in values if self._low <= value <= self._high]

@@ -1,0 +1,1 @@
+"""`srl plan`: how fast a run will be on machines that are not there."""

@@ -1,0 +1,180 @@
+"""What an experiment costs on this machine: about a minute, most of it short runs of the real thing.
+
+First every part alone (`srl bench cost`), then one actor and one trainer with inference inside the actor, by a
+policy worker, and by one over the network with encryption: what each process spends more than the parts alone
+is what its streams cost.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from srl.core.experiment import Experiment
+from srl.core.spec import Spec
+from srl.launch.graph.config import encode_experiment
+from srl.launch.graph.opening import find_opponents
+from srl.launch.graph.plan import Plan, make_plan
+from srl.tools.bench.cost import measure_cost
+from srl.tools.bench.report import host, write_json
+from srl.tools.bench.window import Window, run_window
+from srl.tools.planning.echo import echo_seconds
+from srl.tools.planning.model import Costs
+from srl.tools.tune import cache_folder
+
+_ALONE, _WARM_UP, _WINDOW = 0.35, 0.04, 0.12
+"""Shares of the time: the parts alone, and of each of three runs."""
+_FACTS = ("env", "algorithm", "actors", "precision", "compile", "acting", "policies", "trainers")
+"""What costs depend on, of an experiment."""
+Say = Callable[[str], None]
+
+
+def calibrate(
+    experiment: Experiment[Any], seconds: float, say: Say
+) -> tuple[Costs, dict[str, Any]]:
+    """Costs, and what was measured for them."""
+    one = one_of_each(experiment)
+    say(f"calibrating for about {seconds:.0f} s: each part alone")
+    alone = measure_cost(one, experiment.name, seconds * _ALONE)
+    windows: dict[str, Window] = {}
+    for name, inference, samples in _runs(experiment):
+        say(f"calibrating: a run, inference {inference}, samples {samples}")
+        changed = replace(one, inference=inference, samples=samples)
+        windows[name] = run_window(changed, warm_up=_WARM_UP * seconds, window=_WINDOW * seconds)
+    echoes = {name: echo_seconds(is_far=name == "far") for name in ("near", "far")}
+    costs = costs_of(one, plan_of(one), alone, windows, echoes)
+    shown = {name: msgspec.to_builtins(window) for name, window in windows.items()}
+    return costs, {"alone": alone, "windows": shown, "echoes": echoes, "host": host()}
+
+
+def costs_of(
+    experiment: Experiment[Any],
+    plan: Plan,
+    alone: Mapping[str, Any],
+    windows: Mapping[str, Window],
+    echoes: Mapping[str, float],
+) -> Costs:
+    """Costs of the parts, as they are in a run."""
+    route, parts = plan.learning[0], alone["parts"]
+    envs, agents = route.envs, alone["policies"][route.policy]["lanes_an_env"]
+    near = windows["near"]
+    on_gpu = experiment.policies.device != "cpu"
+    key = "wall_us" if on_gpu else "cpu_us"
+    table = {e["batch"]: e[key] for e in alone["policies"][route.policy]["inference"]}
+    own = parts["env"]["cpu_us"] + parts["send"]["cpu_us"] + parts["loop"]["cpu_us"]
+    grown = 1.0  # what a part costs more beside others than alone
+    trainer = near
+    if "inside" in windows:
+        inside = trainer = windows["inside"]
+        answers = agents * table[min(table, key=lambda n: abs(n - envs * agents))]
+        grown = min(2.0, max(0.8, _us(inside, "actor") / (own + answers)))
+    update_cpu = _us(trainer, "trainer")
+    is_cpu = experiment.trainers.device == "cpu"
+    update = parts["update"]["wall_us"] + parts["stage"]["wall_us"] + parts["publish"]["wall_us"]
+    env_idle = max(0.0, parts["env"]["wall_us"] - parts["env"]["cpu_us"])
+    costs = Costs(
+        env=grown * parts["env"]["cpu_us"],
+        env_idle=env_idle if env_idle > 0.1 * parts["env"]["wall_us"] else 0.0,
+        call=grown * envs * (parts["send"]["cpu_us"] + parts["loop"]["cpu_us"]),
+        inference=tuple((size, grown * us) for size, us in sorted(table.items())),
+        inference_is_cpu=not on_gpu,
+        update=update_cpu if is_cpu else update,
+        update_cpu=update_cpu,
+        version=sum(near.cpu.get(name, 0.0) for name in ("controller", "node-agent"))
+        * near.seconds
+        / max(1, near.versions)
+        * 1e6,
+        agents=agents,
+        envs=envs,
+        block_bytes=route.layout().nbytes / (route.rollout * envs),
+        request_bytes=_shown_bytes(plan),
+        weights_bytes=_bytes(route.weights_spec()),
+        answer_seconds=echoes["near"],
+        far_answer_seconds=echoes["far"],
+    )
+    stepping = costs.env + costs.call / envs
+    answering = agents * costs.inference_us(envs * agents) if costs.inference_is_cpu else 0.0
+    ask = max(0.0, _us(near, "actor") - stepping) * envs
+    serve = max(0.0, _us(near, "policy") - answering) * envs
+    costs = msgspec.structs.replace(costs, ask=ask, serve=serve, far_ask=ask, far_serve=serve)
+    if "far" not in windows:
+        return costs
+    far = windows["far"]
+    receive = max(0.0, _us(far, "trainer") - _us(near, "trainer"))
+    return msgspec.structs.replace(
+        costs,
+        far_ask=max(ask, (_us(far, "actor") - stepping - receive) * envs),
+        far_serve=max(serve, (_us(far, "policy") - answering) * envs),
+        far_send=receive,  # encrypting is what decrypting is
+        far_receive=receive,
+    )
+
+
+def plan_of(experiment: Experiment[Any]) -> Plan:
+    """The plan, with opponents where there are frozen ones."""
+    frozen = find_opponents(experiment)
+    return make_plan(experiment, {p: [f.opponent for f in found] for p, found in frozen.items()})
+
+
+def kept_at(experiment: Experiment[Any]) -> Path:
+    """Where the costs of this experiment on this host are kept."""
+    data, about = encode_experiment(one_of_each(experiment)), host()
+    facts = {name: data[name] for name in _FACTS}
+    facts["host"] = [about["cpu"], about["cores"], about["gpus"]]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", experiment.name)[-60:]
+    return cache_folder() / "costs" / f"{readable}-{digest}.json"
+
+
+def write_costs(path: Path, costs: Costs, measured: Mapping[str, Any]) -> None:
+    """Keep costs, and how they were found."""
+    write_json(path, {"costs": msgspec.to_builtins(costs), "measured": measured})
+
+
+def read_costs(path: Path) -> Costs:
+    """What `write_costs` kept."""
+    return msgspec.convert(json.loads(path.read_text())["costs"], Costs)
+
+
+def one_of_each(experiment: Experiment[Any]) -> Experiment[Any]:
+    """One of each worker, of one thread, on this host."""
+    return replace(
+        experiment,
+        launcher="local",
+        max_staleness=max(1, experiment.max_staleness),
+        threads=1,
+        actors=replace(experiment.actors, count=1, min=None, threads=None),
+        policies=replace(experiment.policies, count=1, min=None, threads=None),
+        trainers=replace(experiment.trainers, count=1, threads=None),
+    )
+
+
+def _runs(experiment: Experiment[Any]) -> list[tuple[str, Any, Any]]:
+    """Name, inference and samples of each run; networks of a GPU do not answer inside actors."""
+    runs = [("near", "shm", "shm"), ("far", "tcp", "tcp")]
+    return [("inside", "inline", "shm"), *runs] if experiment.policies.device == "cpu" else runs
+
+
+def _us(window: Window, kind: str) -> float:
+    """Core-microseconds an env step of all workers of a kind."""
+    cores = sum(used for name, used in window.cpu.items() if name.startswith(kind))
+    return cores * window.seconds / window.env_steps * 1e6
+
+
+def _shown_bytes(plan: Plan) -> float:
+    """Bytes of a row in a request, and of its answer."""
+    route = plan.learning[0]
+    agent, records = route.agent_spec(), route.records()
+    seen = sum(math.prod(o.seen_shape) * np.dtype(o.dtype).itemsize for o in agent.observations)
+    return seen + _bytes(records.outputs) + _bytes(records.state)
+
+
+def _bytes(spec: Spec) -> int:
+    return sum(field.nbytes for field in spec)

@@ -1,0 +1,156 @@
+"""`srl plan NAME`: how fast an experiment would be on a cluster; `srl plan RUN`: whether that is true."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from srl.core.errors import ConfigError
+from srl.core.experiment import Experiment
+from srl.launch.folder import RunFolder
+from srl.launch.graph.opening import read_experiment
+from srl.tools.bench.command import find, read_words
+from srl.tools.bench.report import print_table, say, write_json
+from srl.tools.planning.calibrate import (
+    calibrate,
+    kept_at,
+    one_of_each,
+    plan_of,
+    read_costs,
+    write_costs,
+)
+from srl.tools.planning.cluster import Cluster, on_cluster, read_cluster, this_host
+from srl.tools.planning.model import Costs, Prediction, predict
+from srl.tools.planning.recommend import Candidate, recommend
+
+USAGE = (
+    "srl plan NAME|RUN [--cluster F.toml] [--costs F.json] [--seconds 60] [--again] [--recommend] "
+    "[--json F.json] [--a.b value ...]"
+)
+_SHOWN = 6
+"""Settings in the table of recommended ones."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Entry point of the command."""
+    own = {"cluster": Path, "costs": Path, "seconds": float, "json": str}
+    name, options, rest = read_words(words, USAGE, {**own, "again": None, "recommend": None})
+    folder = Path(name) if (Path(name) / "config.json").is_file() else None
+    experiment = find(name, rest) if folder is None else _experiment_of(folder, rest)
+    cluster = read_cluster(options["cluster"]) if "cluster" in options else this_host()
+    costs = _costs(experiment, options)
+    one = plan_of(one_of_each(experiment))
+    prediction = predict(on_cluster(experiment, cluster, one), costs)
+    result: dict[str, Any] = {"name": experiment.name, "predicted": msgspec.to_builtins(prediction)}
+    show(experiment.name, prediction, cluster)
+    if folder is not None:
+        measured = measured_of(folder)
+        result |= {"measured": measured, **compare(prediction, measured)}
+        _show_beside(prediction, result)
+    if "recommend" in options:
+        found = recommend(experiment, cluster, one, costs)
+        result["recommended"] = [msgspec.to_builtins(c) for c in found[:_SHOWN]]
+        _show_recommended(found)
+    if "json" in options:
+        write_json(options["json"], result)
+    return 0
+
+
+def measured_of(folder: Path) -> dict[str, Any]:
+    """Env steps a second of a finished run once it was steady, and what it says of itself."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((folder / "summary.json").read_text())
+    if len(rows) < 6:
+        raise ConfigError(f"{folder} learned {len(rows)} batches: too few to know how fast it was")
+    seconds = [row["time"]["seconds"] for row in rows]
+    begin = seconds[0] + (seconds[-1] - seconds[0]) / 3
+    late = [row for row in rows if row["time"]["seconds"] >= begin]
+    steps = late[-1]["consumed_env_steps"] - late[0]["consumed_env_steps"]
+    return {
+        "env_steps_per_second": steps / (late[-1]["time"]["seconds"] - late[0]["time"]["seconds"]),
+        "bottleneck": summary["bottleneck"],
+        "staleness": summary["staleness_mean"],
+    }
+
+
+def compare(prediction: Prediction, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """How far a prediction is from the truth."""
+    ratio = prediction.env_steps_per_second / measured["env_steps_per_second"]
+    same = kind_of(prediction.bottleneck) == kind_of(measured["bottleneck"])
+    return {"error": round(ratio - 1, 3), "same_bottleneck": same}
+
+
+def kind_of(bottleneck: str) -> str:
+    """What holds a run back, without the numbers."""
+    return bottleneck.partition(":")[0]
+
+
+def _experiment_of(folder: Path, words: Sequence[str]) -> Experiment[Any]:
+    if words:
+        raise ConfigError(f"{folder} is a run, and what it was is fixed: {' '.join(words)}")
+    return read_experiment(RunFolder.open(folder))
+
+
+def _costs(experiment: Experiment[Any], options: Mapping[str, Any]) -> Costs:
+    """Costs that were kept, or are measured now, and kept."""
+    path = options.get("costs") or kept_at(experiment)
+    if path.exists() and "again" not in options:
+        say(f"costs as measured before: {path} (--again measures them anew)")
+        try:
+            return read_costs(path)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ConfigError(f"{path} was not written by srl plan: {error}") from error
+    costs, measured = calibrate(experiment, options.get("seconds", 60.0), say)
+    write_costs(path, costs, measured)
+    say(f"costs kept in {path}")
+    return costs
+
+
+def show(name: str, prediction: Prediction, cluster: Cluster) -> None:
+    """Print what is predicted."""
+    rows = [[what, f"{rate:,.0f}"] for what, rate in prediction.limits.items()]
+    print_table(f"{name}: what each would allow, beside the others", ["", "env steps/s"], rows)
+    rate = prediction.env_steps_per_second
+    say(f"predicted: {rate:,.0f} env steps/s on {cluster.cores:g} cores, {cluster.gpus:g} GPUs")
+    say(f"bottleneck: {prediction.bottleneck}")
+    say(f"staleness: {prediction.staleness:.1f} versions on average")
+    if prediction.mean_rows:
+        answer = prediction.answer_seconds * 1000
+        say(f"inference: {prediction.mean_rows:.0f} rows at a time, an answer in {answer:.2f} ms")
+    if busiest := max(prediction.network.values(), default=0.0):
+        say(f"network: {busiest / 1e6:,.1f} MB/s at the busiest host")
+    say(f"cores: {max(prediction.load):.0%} busy on the busiest machine")
+
+
+def _show_beside(prediction: Prediction, result: Mapping[str, Any]) -> None:
+    measured = result["measured"]
+    rows = [
+        [
+            "env steps/s",
+            f"{prediction.env_steps_per_second:,.0f}",
+            f"{measured['env_steps_per_second']:,.0f}",
+        ],
+        ["bottleneck", kind_of(prediction.bottleneck), kind_of(measured["bottleneck"])],
+        ["staleness", f"{prediction.staleness:.1f}", f"{measured['staleness']:.1f}"],
+    ]
+    print_table("predicted and measured", ["", "predicted", "measured"], rows)
+    say(f"error: {result['error']:+.1%}")
+
+
+def _show_recommended(found: Sequence[Candidate]) -> None:
+    if not found:
+        say("no setting fits this cluster")
+        return
+    rows = [
+        [
+            " ".join(f"--{name} {value}" for name, value in c.options.items()),
+            f"{c.prediction.env_steps_per_second:,.0f}",
+            kind_of(c.prediction.bottleneck),
+        ]
+        for c in found[:_SHOWN]
+    ]
+    print_table("recommended, and others", ["setting", "env steps/s", "bottleneck"], rows)
+    if "algorithm.batch-size" in found[0].options:
+        say("with a larger batch so that all groups can work at a time: it changes what is learned")

@@ -1,0 +1,146 @@
+import json
+
+import msgspec
+import pytest
+
+import srl
+from srl.api import find_experiment
+from srl.cli import main
+from srl.tools.bench.window import Window
+from srl.tools.planning.calibrate import calibrate, costs_of, one_of_each, plan_of, read_costs
+from srl.tools.planning.model import Costs
+
+COSTS = Costs(env=10.0, call=100.0, inference=((1, 50.0), (64, 2.0)), update=20.0, update_cpu=20.0)
+
+
+@pytest.fixture
+def costs(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({"costs": msgspec.to_builtins(COSTS), "measured": {}}))
+    return path
+
+
+def test_a_plan_for_this_host(costs, tmp_path, capsys):
+    out = tmp_path / "plan.json"
+    words = ["plan", "cartpole", "--costs", str(costs), "--json", str(out), "--actors.count", "2"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    found = json.loads(out.read_text())["predicted"]
+    assert f"predicted: {found['env_steps_per_second']:,.0f} env steps/s" in shown
+    assert found["env_steps_per_second"] <= 50_000.1  # 20 us of the trainer
+    assert f"bottleneck: {found['bottleneck']}" in shown
+
+
+def test_what_is_recommended_fits_and_is_predicted_to_be_faster(costs, tmp_path, capsys):
+    file, out = tmp_path / "cluster.toml", tmp_path / "plan.json"
+    file.write_text("[[nodes]]\ncount = 4\ncores = 8\n")
+    words = ["plan", "cartpole", "--cluster", str(file), "--costs", str(costs), "--recommend"]
+    assert main([*words, "--json", str(out)]) == 0
+    result = json.loads(out.read_text())
+    best = result["recommended"][0]
+    rate = result["predicted"]["env_steps_per_second"]
+    assert best["prediction"]["env_steps_per_second"] > 1.5 * rate
+    assert int(best["options"]["trainers.count"]) > 1  # one trainer holds all others back
+    again = [w for name, value in best["options"].items() for w in (f"--{name}", value)]
+    assert main([*words[:-1], *again, "--json", str(out)]) == 0  # it is a setting that can be typed
+    told = json.loads(out.read_text())["predicted"]["env_steps_per_second"]
+    assert told == pytest.approx(best["prediction"]["env_steps_per_second"], rel=1e-6)
+    assert "recommended, and others" in capsys.readouterr().out
+
+
+def test_a_finished_run_is_compared(costs, tmp_path, capsys):
+    run, out = tmp_path / "run", tmp_path / "plan.json"
+    options = {"launcher": "inline", "stop__env_steps": 20_000, "stop__return": None}
+    srl.train("cartpole", out=str(run), evaluation__episodes=0, **options)
+    assert main(["plan", str(run), "--costs", str(costs), "--json", str(out)]) == 0
+    result = json.loads(out.read_text())
+    rates = [result[k]["env_steps_per_second"] for k in ("predicted", "measured")]
+    assert result["error"] == pytest.approx(rates[0] / rates[1] - 1, abs=1e-3)
+    assert "predicted and measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--costs", "FOLDER/none.toml", "--cluster", "FOLDER/none.toml"], "cannot be read"),
+        (["--costs", "FOLDER/broken.json"], "was not written by srl plan"),
+    ],
+)
+def test_bad_input(tmp_path, capsys, words, told):
+    (tmp_path / "broken.json").write_text('{"costs": {"env": 1}}')
+    changed = [word.replace("FOLDER", str(tmp_path)) for word in words]
+    assert main(["plan", "cartpole", *changed]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_costs_of_what_was_measured():
+    experiment = find_experiment("cartpole", ["--actors.envs", "16", "--actors.groups", "2"])
+    parts = {
+        name: {"cpu_us": us, "wall_us": us}
+        for name, us in (("env", 8.0), ("send", 0.5), ("loop", 1.5), ("stage", 1), ("update", 20))
+    }
+    parts["publish"] = {"cpu_us": 0.5, "wall_us": 0.5}
+    table = [{"batch": size, "cpu_us": us, "wall_us": us} for size, us in ((1, 30.0), (8, 2.0))]
+    policies = {"main": {"lanes_an_env": 1, "inference": table}}
+
+    def window(**cpu):
+        return Window(10.0, 100_000, 50, {}, {k.replace("_", "-"): v for k, v in cpu.items()}, 0.0)
+
+    windows = {
+        # 12 us of the parts alone, 14.4 in the run: everything of an actor is 1.2 times as much
+        "inside": window(actor_0=0.144, trainer_0=0.25, controller=0.004, node_agent=0.001),
+        # 12 of its own; 8 envs ask once: 3 x 8; 2.4 of inference, and 5 for a share of a request
+        "near": window(
+            actor_0=0.15, policy_0=0.074, trainer_0=0.25, controller=0.004, node_agent=0.001
+        ),
+        "far": window(
+            actor_0=0.21, policy_0=0.124, trainer_0=0.29, controller=0.004, node_agent=0.001
+        ),
+    }
+    one = one_of_each(experiment)
+    alone = {"parts": parts, "policies": policies}
+    costs = costs_of(one, plan_of(one), alone, windows, {"near": 1e-4, "far": 2e-4})
+    assert costs.env == pytest.approx(9.6)
+    assert costs.call == pytest.approx(1.2 * 2.0 * 8)
+    assert costs.update == costs.update_cpu == pytest.approx(25.0)
+    assert costs.inference == ((1, pytest.approx(36.0)), (8, pytest.approx(2.4)))
+    assert costs.ask == pytest.approx(8 * (15 - 12))
+    assert costs.serve == pytest.approx(8 * (7.4 - 2.4))
+    assert costs.far_receive == costs.far_send == pytest.approx(4.0)
+    assert costs.far_ask == pytest.approx(8 * (21 - 12 - 4))
+    assert costs.far_serve == pytest.approx(8 * (12.4 - 2.4))
+    assert costs.version == pytest.approx(0.005 * 10 / 50 * 1e6)
+    assert (costs.answer_seconds, costs.far_answer_seconds) == (1e-4, 2e-4)
+    assert (
+        costs.request_bytes == 4 * 4 + 16
+    )  # four numbers; an action, its log-probability, a value
+
+
+@pytest.mark.slow
+def test_calibration_of_a_real_experiment(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SRL_CACHE", str(tmp_path))
+    assert main(["plan", "cartpole", "--seconds", "15"]) == 0
+    kept = next(tmp_path.glob("costs/*.json"))
+    costs = read_costs(kept)
+    assert costs.env > 1
+    assert costs.update > 1
+    assert 0 < costs.answer_seconds < 0.1
+    assert main(["plan", "cartpole"]) == 0
+    assert "costs as measured before" in capsys.readouterr().out
+
+
+def test_an_experiment_is_calibrated_with_one_of_each(monkeypatch):
+    seen = []
+    module = "srl.tools.planning.calibrate"
+    monkeypatch.setattr(f"{module}.measure_cost", lambda e, n, s: seen.append(e))
+    monkeypatch.setattr(f"{module}.run_window", lambda e, **_: seen.append(e))
+    monkeypatch.setattr(f"{module}.echo_seconds", lambda *, is_far: 0.0)
+    monkeypatch.setattr(f"{module}.costs_of", lambda *_: COSTS)
+    experiment = find_experiment("cartpole", ["--actors.count", "4", "--trainers.count", "2"])
+    calibrate(experiment, 60.0, lambda _: None)
+    assert {(e.actors.count, e.trainers.count, e.launcher) for e in seen} == {(1, 1, "local")}
+    assert [(e.inference, e.samples) for e in seen[1:]] == [
+        ("inline", "shm"),
+        ("shm", "shm"),
+        ("tcp", "tcp"),
+    ]
