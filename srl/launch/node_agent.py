@@ -24,7 +24,7 @@ import zmq
 
 from srl.core.errors import ConfigError, SrlError
 from srl.launch.graph.env_factory import import_family
-from srl.launch.graph.hosts import RELAY, asked_ends, hosts_of, sent_from
+from srl.launch.graph.hosts import RELAY, actors_on, asked_ends, hosts_of, sent_from
 from srl.launch.graph.plan import Plan, RoutePlan, worker_name
 from srl.launch.host.children import Child, can_fork, fork, start_anew
 from srl.launch.host.limits import raise_descriptors
@@ -491,10 +491,8 @@ class NodeAgent:
     def _senders_in_place(self, route: RoutePlan) -> list[int]:
         """Actors of this host whose blocks stay where they write them."""
         host = self._order.host
-        far = sent_from(self._plan, route, host)
-        actors = range(self._plan.experiment["actors"]["count"])
-        here = [a for a in actors if self._plan.host_of(worker_name("actor", "", a)) == host]
-        return [a for a in here if a not in far]
+        far = frozenset(sent_from(self._plan, route, host))
+        return [a for a in actors_on(self._plan, host) if a not in far]
 
     def _of_kind(self, kind: str) -> list[_Process]:
         return [process for process in self._processes.values() if process.kind == kind]

@@ -32,6 +32,7 @@ from srl.core.worker import Worker
 from srl.launch.graph.config import decode_algorithm
 from srl.launch.graph.env_factory import evaluation_lanes, recovery_of
 from srl.launch.graph.hosts import (
+    actors_on,
     asks_over,
     hosts_of,
     inference_end,
@@ -41,7 +42,7 @@ from srl.launch.graph.hosts import (
     sends_over,
     taken_by,
 )
-from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan, worker_name
+from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan
 from srl.learning.finite import Origin, Tracer
 from srl.learning.guard import Guard
 from srl.learning.staging import HostMemory, Memory, Staging
@@ -349,8 +350,7 @@ class ProcessConnector:
 
     def _near(self, route: RoutePlan) -> list[int]:
         """Actors of this host, which ask over shared memory if policy workers are here."""
-        names = {a: worker_name("actor", "", a) for a in range(self._num_actors)}
-        here = [a for a, name in names.items() if self._plan.host_of(name) == self._host]
+        here = actors_on(self._plan, self._host)
         return [a for a in here if asks_over(self._plan, route, a)[0] == "shm"]
 
     def _rows_of(self, route: RoutePlan, actor: int) -> tuple[BlockArena, int]:

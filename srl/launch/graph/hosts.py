@@ -4,7 +4,7 @@ A stream between two workers goes over shared memory where both are on one host,
 where they are not, or where that was asked for.
 """
 
-from srl.launch.graph.plan import Plan, RoutePlan, worker_name
+from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan, worker_name
 from srl.streams.parameters.shm import parameter_arena_bytes
 from srl.transport.blocks import block_arena_bytes
 
@@ -14,7 +14,7 @@ RELAY = "relay"
 
 def hosts_of(plan: Plan) -> list[int]:
     """The hosts of a run."""
-    return sorted({plan.host_of(worker.name) for worker in plan.workers})
+    return plan.all_hosts
 
 
 def is_source(plan: Plan, route: RoutePlan, host: int) -> bool:
@@ -29,7 +29,12 @@ def parameters_end(route: RoutePlan) -> str:
 
 def workers_of(plan: Plan, host: int) -> list[str]:
     """The workers of a host."""
-    return [worker.name for worker in plan.workers if plan.host_of(worker.name) == host]
+    return [worker.name for worker in plan.on_host(host)]
+
+
+def actors_on(plan: Plan, host: int) -> list[int]:
+    """The actors of a host."""
+    return [worker.index for worker in plan.on_host(host) if worker.kind == "actor"]
 
 
 def rank_of(plan: Plan, actor: int) -> int:
@@ -53,7 +58,7 @@ def asks_over(plan: Plan, route: RoutePlan, actor: int) -> tuple[str, list[int]]
         return "inline", []
     everyone = range(plan.experiment["policies"]["count"])
     places = [plan.host_of(worker_name("policy", route.policy, i)) for i in everyone]
-    asking = {plan.host_of(worker.name) for worker in plan.of_kind("actor")}
+    asking = plan.actor_hosts
     has_idle = asking <= set(places) and not set(places) <= asking
     host = plan.host_of(worker_name("actor", "", actor))
     near = [i for i in everyone if places[i] == host]
@@ -64,20 +69,18 @@ def asks_over(plan: Plan, route: RoutePlan, actor: int) -> tuple[str, list[int]]
 
 def taken_by(plan: Plan, route: RoutePlan, host: int) -> list[int]:
     """Actors whose blocks lie in a host's sample arena: its trainers take them (or nobody does)."""
-    actors = range(plan.experiment["actors"]["count"])
     if route.is_frozen:
-        return [a for a in actors if plan.host_of(worker_name("actor", "", a)) == host]
-    trainers = {rank: worker_name("trainer", route.policy, rank) for rank in range(plan.num_ranks)}
-    return [a for a in actors if plan.host_of(trainers[rank_of(plan, a)]) == host]
+        return actors_on(plan, host)
+    ranks = {worker.index for worker in _trainers_on(plan, route, host)}
+    actors = range(plan.experiment["actors"]["count"])
+    return [a for a in actors if rank_of(plan, a) in ranks] if ranks else []
 
 
 def sent_from(plan: Plan, route: RoutePlan, host: int) -> list[int]:
     """Actors of a host whose blocks leave it, or at least go over the network."""
     if route.is_frozen:
         return []
-    actors = range(plan.experiment["actors"]["count"])
-    here = [a for a in actors if plan.host_of(worker_name("actor", "", a)) == host]
-    return [a for a in here if sends_over(plan, route, a) == "tcp"]
+    return [a for a in actors_on(plan, host) if sends_over(plan, route, a) == "tcp"]
 
 
 def arenas(plan: Plan, host: int = 0) -> dict[str, int]:
@@ -103,26 +106,36 @@ def listeners(plan: Plan, host: int = 0) -> dict[str, str]:
     found = {}
     actors = range(plan.experiment["actors"]["count"])
     for route in plan.routes:
-        ranks = {
-            rank_of(plan, a)
-            for a in actors
-            if not route.is_frozen and sends_over(plan, route, a) == "tcp"
+        trainers = {worker.index: worker.name for worker in _trainers_on(plan, route, host)}
+        if trainers:
+            ranks = {rank_of(plan, a) for a in actors if sends_over(plan, route, a) == "tcp"}
+            for rank in sorted(ranks & trainers.keys()):
+                for receiver in range(plan.experiment["network"]["receivers"]):
+                    found[f"samples/{route.policy}/{rank}/{receiver}"] = trainers[rank]
+        policies = {
+            worker.index: worker.name
+            for worker in plan.on_host(host)
+            if (worker.kind, worker.policy) == ("policy", route.policy)
         }
-        for rank in sorted(ranks):
-            trainer = worker_name("trainer", route.policy, rank)
-            for receiver in range(plan.experiment["network"]["receivers"]):
-                found[f"samples/{route.policy}/{rank}/{receiver}"] = trainer
-        asked = [i for a in actors for i in _asked_over_tcp(plan, route, a)]
-        for index in sorted(set(asked)):
-            name = worker_name("policy", route.policy, index)
-            found[inference_end(route, index)] = name
-        if (ranks := ranks_end(plan, route.policy)) is not None:
-            found[ranks] = worker_name("trainer", route.policy, 0)
-    mine = {end: worker for end, worker in found.items() if plan.host_of(worker) == host}
+        if policies:
+            asked = {i for a in actors for i in _asked_over_tcp(plan, route, a)}
+            for index in sorted(asked & policies.keys()):
+                found[inference_end(route, index)] = policies[index]
+        if 0 in trainers and (end := ranks_end(plan, route.policy)) is not None:
+            found[end] = trainers[0]
     for route in plan.learning:
         if is_source(plan, route, host) and len(hosts_of(plan)) > 1:
-            mine[parameters_end(route)] = RELAY
-    return mine
+            found[parameters_end(route)] = RELAY
+    return found
+
+
+def _trainers_on(plan: Plan, route: RoutePlan, host: int) -> list[WorkerPlan]:
+    """The trainers of a route that are on a host."""
+    return [
+        worker
+        for worker in plan.of_kind("trainer")
+        if worker.policy == route.policy and plan.host_of(worker.name) == host
+    ]
 
 
 def ranks_end(plan: Plan, policy: str) -> str | None:
@@ -162,9 +175,9 @@ def _asked_over_tcp(plan: Plan, route: RoutePlan, actor: int) -> list[int]:
 def _answers_here(plan: Plan, route: RoutePlan, host: int) -> list[int]:
     """Policy workers of a host that actors of it ask over shared memory."""
     found = set[int]()
-    for actor in range(plan.experiment["actors"]["count"]):
+    for actor in actors_on(plan, host):
         substrate, workers = asks_over(plan, route, actor)
-        if substrate == "shm" and plan.host_of(worker_name("actor", "", actor)) == host:
+        if substrate == "shm":
             found |= set(workers)
     return sorted(found)
 
@@ -172,6 +185,6 @@ def _answers_here(plan: Plan, route: RoutePlan, host: int) -> list[int]:
 def _needs_parameters(plan: Plan, route: RoutePlan, host: int) -> bool:
     if is_source(plan, route, host):
         return True
-    here = [plan.worker(name) for name in workers_of(plan, host)]
+    here = plan.on_host(host)
     readers = {"evaluator"} | ({"actor"} if plan.inference == "inline" else set())
     return any(w.kind in readers or w.policy == route.policy for w in here)

@@ -6,6 +6,7 @@ little, the policy is made, the memory is added up.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -114,8 +115,8 @@ class RoutePlan(msgspec.Struct, frozen=True):
         )
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """The whole graph."""
+class Plan(msgspec.Struct, frozen=True, dict=True):
+    """The whole graph; what is looked up again and again in it is kept (`dict`)."""
 
     experiment: dict[str, Any]
     inference: str
@@ -143,7 +144,39 @@ class Plan(msgspec.Struct, frozen=True):
 
     def worker(self, name: str) -> WorkerPlan:
         """A worker, by name."""
-        return next(worker for worker in self.workers if worker.name == name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, WorkerPlan]:
+        return {worker.name: worker for worker in self.workers}
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[WorkerPlan]]:
+        found: dict[str, list[WorkerPlan]] = {}
+        for worker in self.workers:
+            found.setdefault(worker.kind, []).append(worker)
+        return found
+
+    @cached_property
+    def _by_host(self) -> dict[int, list[WorkerPlan]]:
+        found: dict[int, list[WorkerPlan]] = {}
+        for worker in self.workers:
+            found.setdefault(self.host_of(worker.name), []).append(worker)
+        return found
+
+    @cached_property
+    def actor_hosts(self) -> frozenset[int]:
+        """The hosts with actors."""
+        return frozenset(self.host_of(worker.name) for worker in self.of_kind("actor"))
+
+    def on_host(self, host: int) -> list[WorkerPlan]:
+        """The workers of a host."""
+        return [*self._by_host.get(host, ())]
+
+    @property
+    def all_hosts(self) -> list[int]:
+        """The hosts that have workers."""
+        return sorted(self._by_host)
 
     def host_of(self, name: str) -> int:
         """The host of a worker."""
@@ -151,12 +184,14 @@ class Plan(msgspec.Struct, frozen=True):
 
     def ranks_of(self, name: str) -> list[str]:
         """The trainers that learn together with one; of any other worker, itself."""
-        policies = {w.policy for w in self.workers if (w.name, w.kind) == (name, "trainer")}
-        return [w.name for w in self.of_kind("trainer") if w.policy in policies] or [name]
+        one = self.worker(name)
+        if one.kind != "trainer":
+            return [name]
+        return [w.name for w in self.of_kind("trainer") if w.policy == one.policy]
 
     def of_kind(self, kind: str) -> list[WorkerPlan]:
         """Workers of one kind."""
-        return [worker for worker in self.workers if worker.kind == kind]
+        return [*self._by_kind.get(kind, ())]
 
     def writers(self) -> list[str]:
         """Workers that write checkpoints: of each policy the first trainer, which speaks for all."""
