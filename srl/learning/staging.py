@@ -86,6 +86,8 @@ class Staging:
         self._learned = slice(burn_in, layout.rows - 1)
         """Rows of a block that are learned from."""
         self._abandoned = 0
+        self._dealt: tuple[int, int] | None = None
+        """Grants in all, and the version they were made at, as the producers were told last."""
         self._filling: Batch | None = self._allocate()
         """None while it is full, or learned from."""
         self._full: Batch | None = None
@@ -159,6 +161,7 @@ class Staging:
     def load(self, state: Mapping[str, np.ndarray], version: int) -> None:
         """Take over what `save` returned."""
         gate = self.gate
+        self._dealt = None
         gate.version = version
         gate.limits = [int(n) for n in state["limits"]]
         gate.delivered = [int(n) for n in state["delivered"]]
@@ -216,8 +219,11 @@ class Staging:
         abandoned = self._consumer.abandoned()
         self.gate.withdrawn += abandoned - self._abandoned
         self._abandoned = abandoned
-        limits = dict(zip(self._places, self.gate.deal(), strict=True))
-        self._consumer.grant(limits, self.gate.version)
+        limits = self.gate.deal()
+        dealt = sum(limits), self.gate.version
+        if dealt != self._dealt:  # most times nothing has changed, for any of many producers
+            self._dealt = dealt
+            self._consumer.grant(dict(zip(self._places, limits, strict=True)), self.gate.version)
 
     def _allocate(self) -> Batch:
         arrays: Arrays = {}

@@ -11,6 +11,8 @@ v + max_staleness at the latest, if producers keep their order. What arrives too
 did not is dropped, and counted.
 """
 
+import heapq
+
 
 def granted_limit(*, version: int, batch: int, max_staleness: int, withdrawn: int) -> int:
     """Blocks that may have been granted in all, when `withdrawn` of them will never be learned."""
@@ -66,12 +68,19 @@ class Gate:
             max_staleness=self.max_staleness,
             withdrawn=self.withdrawn,
         )
-        producers = sorted({*range(len(self.limits))} - self.retired)
-        if not producers:
+        more = allowed - self.base - sum(self.limits)
+        if more <= 0 or len(self.retired) == len(self.limits):
             return self.limits
-        for _ in range(allowed - self.base - sum(self.limits)):
-            fewest = min(
-                producers, key=lambda p: (self.limits[p] - self.delivered[p], self.limits[p])
+        fewest = [
+            (limit - delivered, limit, producer)
+            for producer, (limit, delivered) in enumerate(
+                zip(self.limits, self.delivered, strict=True)
             )
-            self.limits[fewest] += 1
+            if producer not in self.retired
+        ]
+        heapq.heapify(fewest)
+        for _ in range(more):
+            still_open, limit, producer = fewest[0]
+            heapq.heapreplace(fewest, (still_open + 1, limit + 1, producer))
+            self.limits[producer] += 1
         return self.limits

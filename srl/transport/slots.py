@@ -126,6 +126,10 @@ class SlotTable:
         """Blocks the producer was granted and will never send, in all."""
         return int(self._abandoned[producer])
 
+    def abandoned_of(self, consumer: int) -> int:
+        """Blocks that the producers of a consumer were granted and will never send, in all."""
+        return int(self._abandoned[consumer :: self.num_consumers].sum())
+
     def taken(self, producer: int) -> int:
         """Blocks of the producer that were taken, dropped ones included."""
         return int((self._taken[producer] & _TAKEN_MASK).sum())

@@ -138,7 +138,7 @@ class Consumer:
         table.count_lost(consumer)
         # Limits and abandoned blocks count from here, a producer's own numbers from the start of
         # the arena: an earlier consumer may have taken blocks before.
-        self._abandoned_before = {p: table.abandoned(p) for p in self._mine}
+        self._abandoned_before = table.abandoned_of(consumer)
         self._started_before = {p: table.taken(p) + table.abandoned(p) for p in self._mine}
         self._min_version = 0
         self._arrived: deque[Delivery] = deque()
@@ -167,8 +167,7 @@ class Consumer:
 
     def abandoned(self) -> int:
         """Blocks granted that will never come."""
-        before = self._abandoned_before.items()
-        return sum(self._blocks.table.abandoned(p) - n for p, n in before)
+        return self._blocks.table.abandoned_of(self._consumer) - self._abandoned_before
 
     def grant(self, limits: Mapping[int, int], min_version: int) -> None:
         """Send each producer its limit where it grew; resending one changes nothing."""
