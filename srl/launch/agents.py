@@ -22,6 +22,7 @@ from srl.transport.control import (
     Failure,
     Message,
     Prepared,
+    Reports,
     Restart,
     Restarted,
     Retire,
@@ -66,6 +67,9 @@ class Agents:
         self._has_begun = False
         self._addresses: dict[int, dict[str, str]] = {}
         self._accounts: dict[int, Accounts] = {}
+        """Host to what it said last."""
+        self._ledgers: Ledgers = {}
+        """Their sum."""
         self._examined: dict[int, Examined] = {}
         self._stopped: dict[int, Stopped] = {}
         self._stop: Stop | None = None
@@ -206,10 +210,9 @@ class Agents:
         if isinstance(message, Prepared):
             return self._on_prepared(host, message)
         if isinstance(message, Accounts):
-            self._accounts[host] = message
-            known = self._accounts.values()
-            megabytes = {name: n for one in known for name, n in one.megabytes.items()}
-            return [Accounts(_sum([one.ledgers for one in known]), megabytes)]
+            return [self._on_accounts(host, message)]
+        if isinstance(message, Reports):
+            return [*message.reports]
         if isinstance(message, Restarted):
             others = [one.ledgers for h, one in self._accounts.items() if h != host]
             ledgers = _sum([message.ledgers, *others])
@@ -226,6 +229,18 @@ class Agents:
                 ledgers = {p: asdict(Ledger(**one).ended()) for p, one in ledgers.items()}
             return [Stopped(ledgers)]
         return [message]
+
+    def _on_accounts(self, host: int, message: Accounts) -> Accounts:
+        """The ledger of all hosts, and what is new of the workers of this one."""
+        before = self._accounts.get(host)
+        self._accounts[host] = message
+        for policy, ledger in message.ledgers.items():
+            total = self._ledgers.setdefault(policy, {})
+            last = {} if before is None else before.ledgers.get(policy, {})
+            for name, count in ledger.items():
+                total[name] = total.get(name, 0) + count - last.get(name, 0)
+        ledgers = {policy: dict(total) for policy, total in self._ledgers.items()}
+        return Accounts(ledgers, message.megabytes)
 
     def _on_prepared(self, host: int, message: Prepared) -> list[Message]:
         """Have all begin when all are prepared; later, the one that came again."""

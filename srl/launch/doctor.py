@@ -17,6 +17,8 @@ _READY_SECONDS = 120.0
 _ANSWER_SECONDS = 15.0
 """An agent looks at its workers for one."""
 _LONGEST_TICK = 2.0
+_LOOK_SECONDS = 0.5
+"""Between two looks at all workers."""
 _PROGRESS = {"actor": "env_steps", "policy": "requests"}
 """Kind to the counter that says that a worker of it gets somewhere."""
 _MEETING = "learning/parallel.py"
@@ -72,6 +74,7 @@ class Doctor:
         """Worker to how long it may stand still, where it was found to be slow only."""
         self._now, self._looked = 0.0, now
         self._asked_at: float | None = None
+        self._look_at = 0.0
         self._suspicion = _Suspicion("", "")
 
     def hear(self, message: Message, now: float) -> None:
@@ -99,6 +102,9 @@ class Doctor:
     def look(self, now: float) -> bool:
         """Whether the workers are to be examined; True once, until `diagnose`."""
         self._tick(now)
+        if self._now < self._look_at:
+            return False
+        self._look_at = self._now + _LOOK_SECONDS
         found = None if self._asked_at is not None else self._suspect()
         if found is None:
             return False

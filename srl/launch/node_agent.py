@@ -27,6 +27,7 @@ from srl.launch.graph.env_factory import import_family
 from srl.launch.graph.hosts import RELAY, actors_on, asked_ends, hosts_of, sent_from
 from srl.launch.graph.plan import Plan, RoutePlan, worker_name
 from srl.launch.host.children import Child, can_fork, fork, start_anew
+from srl.launch.host.gathering import Gathering
 from srl.launch.host.limits import raise_descriptors
 from srl.launch.host.memory import MemoryWatch
 from srl.launch.host.owner import write_owner
@@ -110,6 +111,7 @@ class NodeAgent:
         experiment = self._plan.experiment
         limit, env = experiment["actors"]["memory_limit_mb"], experiment["env"]["name"]
         self._memory = MemoryWatch(limit, env)
+        self._gathering = Gathering(experiment["actors"]["count"])
         self._processes: dict[str, _Process] = {}
         self._relay: _Process | None = None
         self._is_only_host = len(hosts_of(self._plan)) == 1
@@ -134,7 +136,7 @@ class NodeAgent:
                 self._stop_alone()
             else:
                 self._stop_workers(stop.save)
-            self._controller.send(Stopped(self._ledgers()))
+            self._say(*self._gathering.rest(), Stopped(self._ledgers()))
         finally:
             self._sweep()
 
@@ -276,6 +278,7 @@ class NodeAgent:
                 self._controller.send(Preempted("node-agent"))
             self._forward()
             self._report_deaths()
+            self._say(*self._gathering.due())
             self._start_relay()
             if (found := self._examiner.finish()) is not None:
                 self._controller.send(Examined(found, *self._streams()))
@@ -330,7 +333,7 @@ class NodeAgent:
         for name in mine:
             if name in self._processes:
                 self._end(self._processes[name])
-        self._controller.send(Restarted(mine, self._ledgers()))
+        self._say(*self._gathering.rest(), Restarted(mine, self._ledgers()))
         for name in mine:
             log.info("%s begins its life number %d", name, order.incarnation)
             self._processes[name] = self._spawn(name, order.incarnation, order.state)
@@ -342,7 +345,7 @@ class NodeAgent:
         process.popen.wait(timeout=10)
         for message in process.channel.recv_all():
             if not isinstance(message, Failure):  # it is ended on purpose
-                self._controller.send(message)
+                self._say(*self._gathering.take(process.name, process.kind, message))
         process.channel.close()
 
     def _on_sigterm(self, _: int, __: FrameType | None) -> None:
@@ -362,9 +365,14 @@ class NodeAgent:
         for process in self._processes.values():
             for message in process.channel.recv_all():
                 process.has_reported_failure |= isinstance(message, Failure)
-                self._controller.send(message)
+                self._say(*self._gathering.take(process.name, process.kind, message))
                 forwarded.append(message)
         return forwarded
+
+    def _say(self, *messages: Message) -> None:
+        """To the controller."""
+        for message in messages:
+            self._controller.send(message)
 
     def _report_deaths(self) -> None:
         for process in self._processes.values():
@@ -377,9 +385,8 @@ class NodeAgent:
                 log_file = Path(self._order.log_folder) / f"{process.name}.log"
                 words = self._memory.explain(process.name, process.popen.pid, code)
                 words = words or _describe_exit(process.name, code)
-                self._controller.send(
-                    Failure(process.name, words, _tail(log_file), process.incarnation)
-                )
+                death = Failure(process.name, words, _tail(log_file), process.incarnation)
+                self._say(*self._gathering.take(process.name, process.kind, death))
 
     def _stop_alone(self) -> None:
         """The controller is gone: have a last checkpoint written as it would have been."""

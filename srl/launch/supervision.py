@@ -88,6 +88,8 @@ class Supervisor:
             group = tuple(plan.ranks_of(worker.name))
             unit = self._units.get(group[0]) or _Unit(worker.kind, group)
             self._units[worker.name] = unit
+        self._waiting: list[_Unit] = []
+        """Those between two lives."""
 
     def incarnation(self, worker: str) -> int:
         """How often the worker was started, or is about to be."""
@@ -117,19 +119,19 @@ class Supervisor:
             wait = min(wait, _LONGEST_WAIT_SECONDS)
             unit.incarnation += 1
             unit.restart_at = now + wait
+            self._waiting.append(unit)
             when = f"in {wait:.1f} s" if wait else "now"
             return Verdict(note=f"{worker}: {message}; {unit.name} starts again {when}")
         return self._give_up(unit, worker, message, budget)
 
     def due(self, now: float) -> list[Restart]:
         """Units whose wait is over; each is returned once."""
-        over: list[Restart] = []
-        for unit in self._units.values():
-            if unit.restart_at is not None and now >= unit.restart_at:
-                unit.restart_at, unit.began = None, now
-                self.restarts += len(unit.workers)
-                over.append(Restart(unit.kind, unit.workers, unit.incarnation))
-        return over
+        over = [u for u in self._waiting if u.restart_at is not None and now >= u.restart_at]
+        for unit in over:
+            self._waiting.remove(unit)
+            unit.restart_at, unit.began = None, now
+            self.restarts += len(unit.workers)
+        return [Restart(unit.kind, unit.workers, unit.incarnation) for unit in over]
 
     def _give_up(self, unit: _Unit, worker: str, message: str, budget: int) -> Verdict:
         unit.is_given_up = True

@@ -114,6 +114,10 @@ class Progress:
         self._counters: dict[tuple[str, int], Mapping[str, int]] = {}
         """Of every life of every worker."""
         self._seconds: dict[tuple[str, int], Mapping[str, float]] = {}
+        self._totals: dict[str, int] = {}
+        """The sum of all counters: nobody adds up thousands of workers for each row."""
+        self._splits: dict[str, dict[str, float]] = {}
+        """Kind of worker to the sum of its seconds."""
 
     @property
     def learning(self) -> list[PolicyProgress]:
@@ -129,8 +133,11 @@ class Progress:
         incarnation: int = 1,
     ) -> None:
         """Take in a worker's totals of one of its lives, and its new episodes."""
-        self._counters[worker, incarnation] = counters
-        self._seconds[worker, incarnation] = seconds
+        life = worker, incarnation
+        _add(self._totals, counters, self._counters.get(life, {}))
+        split = self._splits.setdefault(worker.partition("-")[0], {})
+        _add(split, seconds, self._seconds.get(life, {}))
+        self._counters[life], self._seconds[life] = counters, seconds
         for episode in episodes:
             finished = Episode(*episode)
             self.policies[finished.policy].on_episode(finished)
@@ -153,8 +160,7 @@ class Progress:
 
     def total(self, counter: str) -> int:
         """A counter over all workers and all starts of the run."""
-        now = sum(counters.get(counter, 0) for counters in self._counters.values())
-        return self.base.get(counter, 0) + now
+        return self.base.get(counter, 0) + self._totals.get(counter, 0)
 
     @property
     def version(self) -> int:
@@ -204,12 +210,7 @@ class Progress:
 
     def splits(self) -> dict[str, dict[str, float]]:
         """Time split by worker kind, in seconds over all workers of the kind."""
-        splits: dict[str, dict[str, float]] = {}
-        for (worker, _), seconds in self._seconds.items():
-            split = splits.setdefault(worker.partition("-")[0], {})
-            for name, value in seconds.items():
-                split[name] = split.get(name, 0.0) + value
-        return splits
+        return {kind: dict(split) for kind, split in self._splits.items()}
 
     def bottleneck(self) -> str:
         """What holds the run back, in words."""
@@ -228,6 +229,12 @@ class Progress:
         for name, policy in self.policies.items():
             if name in data["policies"]:
                 policy.load(data["policies"][name])
+
+
+def _add(total: dict[str, Any], now: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Have a total hold what a worker says now instead of what it said before."""
+    for name, value in now.items():
+        total[name] = total.get(name, 0) + value - before.get(name, 0)
 
 
 def _mean(values: Iterable[float]) -> float | None:

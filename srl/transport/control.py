@@ -228,6 +228,12 @@ class Report(msgspec.Struct, tag=True):
     """What it waits for; empty: it has something to do."""
 
 
+class Reports(msgspec.Struct, tag=True):
+    """From a node agent: what its actors report, one each."""
+
+    reports: list[Report]
+
+
 class Evaluated(msgspec.Struct, tag=True):
     """From an evaluator: it has played a version and kept its weights."""
 
@@ -292,6 +298,7 @@ Message = (
     | SaveFailed
     | Ready
     | Report
+    | Reports
     | Evaluated
     | Noted
     | Failure
