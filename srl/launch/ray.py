@@ -8,8 +8,11 @@ import contextlib
 import importlib.util
 import json
 import os
+import signal
 import socket
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +75,8 @@ class RayCluster:
         """It was started here, for this run: no node will join."""
         self._is_mine = not ray.is_initialized()
         if self._is_mine:
-            self._connect(address)
+            with _own_answers_to_signals():
+                self._connect(address)
         self.address = str(ray.util.get_node_ip_address())
         """Of this host, as its nodes know it."""
 
@@ -228,6 +232,18 @@ class RayStarter:
                 self._cluster.ray.kill(self._actor)
             self._cluster.give_back(self._group)
         self._actor = self._group = self._started = None
+
+
+@contextlib.contextmanager
+def _own_answers_to_signals() -> Iterator[None]:
+    """Ray answers SIGTERM by aborting the process that connects; here it asks for a checkpoint."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, answer in before.items():
+                signal.signal(number, answer)
 
 
 def _is_there_one(address: str) -> bool:

@@ -108,6 +108,27 @@ def test_run_goes_on_when_a_node_dies(
     assert nothing_is_set_aside(cluster)
 
 
+def test_sigterm_is_answered_by_the_run_and_not_by_ray(cluster: Any) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINATED, cluster.address],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
+
+
+TERMINATED = """
+import os, signal, sys
+from srl.launch.ray import RayCluster
+signal.signal(signal.SIGTERM, lambda *_: print("heard"))
+cluster = RayCluster({"address": sys.argv[1], "runtime_env": "{}"})
+os.kill(os.getpid(), signal.SIGTERM)
+cluster.close()
+"""
+
+
 def test_too_few_nodes_is_an_error_and_leaves_nothing(
     cluster: Any, auditing: str, tmp_path: Path
 ) -> None:
