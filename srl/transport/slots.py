@@ -92,6 +92,10 @@ class SlotTable:
         self._abandoned = grid[1, :, num_slots]
         self._taken = grid[2, :, :num_slots]
         self._consumers = words[-of_consumers:].reshape(num_consumers, _CONSUMER_WORDS)
+        # The same words by producer: one by one they are read three times faster so.
+        self._published_of = [memoryview(row) for row in self._published]
+        self._order_of = [memoryview(row) for row in self._order]
+        self._taken_of = [memoryview(row) for row in self._taken]
 
     def producers_of(self, consumer: int) -> range:
         """The producers whose blocks a consumer takes."""
@@ -99,20 +103,21 @@ class SlotTable:
 
     def is_free(self, producer: int, slot: int) -> bool:
         """Whether the producer may fill the slot."""
-        return int(self._published[producer, slot]) == self._times_taken(producer, slot)
+        return self._published_of[producer][slot] == self._taken_of[producer][slot] & _TAKEN_MASK
 
     def publish(self, producer: int, slot: int) -> int:
         """Producer: hand the full slot over; returns its generation."""
         if not self.is_free(producer, slot):
             raise StreamError(f"slot {slot} of producer {producer} was published twice")
-        generation = int(self._published[producer, slot]) + 1
-        self._order[producer, slot] = self.sequence(producer) + 1
-        self._published[producer, slot] = generation
+        published = self._published_of[producer]
+        generation = published[slot] + 1
+        self._order_of[producer][slot] = sum(published) + 1
+        published[slot] = generation
         return generation
 
     def sequence(self, producer: int) -> int:
         """Blocks the producer ever published."""
-        return int(self._published[producer].sum())
+        return sum(self._published_of[producer])
 
     def inherited(self, producer: int) -> int:
         """Blocks that the producer published by an earlier table, which is gone: those that arrived."""
@@ -136,33 +141,33 @@ class SlotTable:
 
     def waiting(self, producer: int) -> list[int]:
         """Consumer: slots that wait to be taken, in the order they were published."""
-        slots = [s for s in range(self.num_slots) if not self.is_free(producer, s)]
-        return sorted(slots, key=lambda slot: int(self._order[producer, slot]))
+        words = enumerate(zip(self._published_of[producer], self._taken_of[producer], strict=True))
+        slots = [slot for slot, (full, taken) in words if full != taken & _TAKEN_MASK]
+        return sorted(slots, key=self._order_of[producer].__getitem__)
 
     def is_ready(self, producer: int, slot: int, generation: int) -> bool:
         """Consumer: whether this very generation of the slot waits to be taken."""
-        published = int(self._published[producer, slot])
-        return published == generation and self._times_taken(producer, slot) == generation - 1
+        taken = self._taken_of[producer][slot] & _TAKEN_MASK
+        return self._published_of[producer][slot] == generation and taken == generation - 1
 
     def generation(self, producer: int, slot: int) -> int:
         """How often the slot was published."""
-        return int(self._published[producer, slot])
+        return self._published_of[producer][slot]
 
     def take(self, producer: int, slot: int, *, dropped: bool) -> None:
         """Consumer: the block was copied out, or dropped; its slot is free again."""
-        word = int(self._taken[producer, slot])
         if self.is_free(producer, slot):
             raise StreamError(f"slot {slot} of producer {producer} was taken twice")
-        self._taken[producer, slot] = word + 1 + (int(dropped) << _TAKEN_BITS)
+        self._taken_of[producer][slot] += 1 + (int(dropped) << _TAKEN_BITS)
 
     def receive(self, producer: int, slot: int, number: int) -> None:
         """Consumer on another host, for the producer: block `number` of it is in the slot."""
-        self._order[producer, slot] = number
-        self._published[producer, slot] += 1
+        self._order_of[producer][slot] = number
+        self._published_of[producer][slot] += 1
 
     def number(self, producer: int, slot: int) -> int:
         """Which of the producer's blocks is in the slot."""
-        return int(self._order[producer, slot])
+        return self._order_of[producer][slot]
 
     def learn_abandoned(self, producer: int, num_blocks: int) -> None:
         """Consumer on another host, for the producer: so many blocks will never come, in all."""
@@ -231,9 +236,6 @@ class SlotTable:
             in_flight=published - taken + (max(0, held) if is_alive else 0),
             duplicated=max(0, -held),
         )
-
-    def _times_taken(self, producer: int, slot: int) -> int:
-        return int(self._taken[producer, slot]) & _TAKEN_MASK
 
 
 def table_bytes(num_producers: int, num_slots: int, num_consumers: int = 1) -> int:

@@ -23,6 +23,10 @@ _SILENCE_MILLISECONDS = 5000
 """After so much of it a connection over a network counts as lost, and is made anew."""
 _MOST_BYTES = 64 << 20
 """Of one frame over a network: a larger one ends its connection."""
+_COPIED_BYTES = 64 << 10
+"""Frames up to this size are copied: to keep track of one that is not costs more."""
+_MOST_AT_ONCE = 1000
+"""Messages that are received before those are looked at."""
 
 Frame = bytes | memoryview
 
@@ -68,13 +72,10 @@ class Server:
     def send(self, peer: bytes, header: Header, *frames: Any) -> bool:
         """Send to one client; False where it is gone or its queue is full.
 
-        Frames that are no bytes are not copied, and must not change until they are there.
+        Large frames are not copied, and must not change until they are there.
         """
         try:
-            parts = (peer, pack(header), *frames)
-            for part in parts[:-1]:
-                self.socket.send(part, _MORE, copy=type(part) is bytes)
-            self.socket.send(parts[-1], _DONTWAIT, copy=type(parts[-1]) is bytes)
+            _send(self.socket, peer, pack(header), *frames)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
@@ -119,13 +120,10 @@ class Client:
     def send(self, header: Header, *frames: Any) -> bool:
         """Queue a message for the server; False where the queue is full.
 
-        Frames that are no bytes are not copied, and must not change until they are there.
+        Large frames are not copied, and must not change until they are there.
         """
         try:
-            parts = (pack(header), *frames)
-            for part in parts[:-1]:
-                self.socket.send(part, _MORE, copy=type(part) is bytes)
-            self.socket.send(parts[-1], _DONTWAIT, copy=type(parts[-1]) is bytes)
+            _send(self.socket, pack(header), *frames)
         except zmq.Again:
             return False
         return True
@@ -165,24 +163,38 @@ def _use_network(socket: "zmq.Socket[bytes]", address: str, keys: Keys, *, serve
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
 
 
+def _send(socket: "zmq.Socket[bytes]", *parts: Any) -> None:
+    last = len(parts) - 1
+    for number, part in enumerate(parts):
+        flags = _DONTWAIT if number == last else _MORE
+        socket.send(part, flags, copy=len(part) <= _COPIED_BYTES)
+
+
 def _drain(endpoint: Server | Client) -> list[Message]:
-    socket, messages = endpoint.socket, []
-    # Asked first, for mostly there is nothing: an exception would cost ten times as much.
-    while socket.getsockopt(_EVENTS) & _READABLE:  # pyright: ignore[reportOperatorIssue] - a number
-        try:
-            parts = _recv(socket, in_place=endpoint.is_remote)
-        except zmq.Again:  # only a part of it was here, or it was no message to us
-            break
-        try:
-            messages.append(endpoint.parse(parts))
-        except StreamError:
-            endpoint.rejected += 1
+    socket, messages = endpoint.socket, list[Message]()
+    # Asked first, for mostly there is nothing: an exception costs as much as two messages.
+    if not socket.getsockopt(_EVENTS) & _READABLE:  # pyright: ignore[reportOperatorIssue] - a number
+        return messages
+    try:
+        for _ in range(_MOST_AT_ONCE):
+            try:
+                messages.append(endpoint.parse(_recv(socket)))
+            except StreamError:
+                endpoint.rejected += 1
+    except zmq.Again:  # that was all, or only a part of one is here
+        pass
     return messages
 
 
-def _recv(socket: "zmq.Socket[bytes]", *, in_place: bool) -> Sequence[Frame]:
-    """The parts of a message; large ones where ZeroMQ has put them, which costs more for small ones."""
-    if not in_place:
-        return socket.recv_multipart(_DONTWAIT)
-    frames: list[Any] = socket.recv_multipart(_DONTWAIT, copy=False)
-    return [f.bytes if len(f) <= HEADER.size else f.buffer for f in frames]
+def _recv(socket: "zmq.Socket[bytes]") -> list[Frame]:
+    """The parts of a message; large ones where ZeroMQ has put them.
+
+    Not by `recv_multipart`, which asks the socket after each part whether there is more.
+    """
+    parts: list[Frame] = []
+    has_more = True
+    while has_more:
+        frame: zmq.Frame = socket.recv(_DONTWAIT, False)
+        parts.append(frame.bytes if len(frame) <= HEADER.size else frame.buffer)
+        has_more = frame.more
+    return parts

@@ -74,6 +74,28 @@ def test_block_that_comes_twice_is_delivered_once(hosts):
     assert hosts.consumer(0).repeated_notices == 1
 
 
+def test_producer_hears_once_of_all_blocks_that_were_taken(hosts):
+    consumer = hosts.consumer(0)
+    consumer.grant({0: 4, 1: 0}, 0)
+    hosts.settle()
+    for value in (1, 2, 3):
+        fill_and_send(hosts, value)
+    _, deliveries = received(hosts, 3)
+    (server,) = consumer._servers
+    send, sent = server.send, []
+    server.send = lambda peer, header, *frames: (
+        sent.append(header.kind) or send(peer, header, *frames)
+    )
+    for delivery in deliveries:
+        consumer.take(delivery, dropped=False)
+    assert sent == []
+    consumer.recv(0)
+    assert sent == [Kind.CREDIT]
+    consumer.recv(0)
+    assert sent == [Kind.CREDIT]
+    eventually(lambda: hosts.producer(0).poll() or hosts.producer(0).acquire(), "a free slot")
+
+
 @pytest.mark.parametrize("size", [0, LAYOUT.nbytes - 1, LAYOUT.nbytes + 1])
 def test_block_of_another_size_is_dropped_and_counted(hosts, size):
     producer, consumer = hosts.producer(0), hosts.consumer(0)

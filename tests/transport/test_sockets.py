@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srl.testing.stream_contract import eventually
+from srl.transport import sockets
 from srl.transport.codec import Header, Kind, pack
 from srl.transport.sockets import Client, Server
 
@@ -99,6 +100,22 @@ def test_full_queue_is_said_and_not_waited_for(wires):
     assert sent[0]
     assert not sent[-1]
     client.close()
+
+
+def test_flood_is_received_in_parts(ends, monkeypatch):
+    monkeypatch.setattr(sockets, "_MOST_AT_ONCE", 10)
+    server, client = ends
+    for number in range(40):
+        client.socket.send_multipart([pack(HELLO)] if number % 2 else [b"junk"])
+    eventually(lambda: server.socket.poll(0), "the first")
+    heard = []
+    while server.rejected < 20:
+        before = server.rejected
+        messages = server.recv_all()
+        assert len(messages) + server.rejected - before <= 10
+        heard += messages
+    heard += receive(server, 1) if len(heard) < 20 else []
+    assert len(heard) == 20
 
 
 @settings(max_examples=40, deadline=None)

@@ -87,14 +87,22 @@ class TcpConsumer(Consumer):
     ) -> None:
         """Take what comes to `servers`: with a block from other hosts, without one from this."""
         self.out_of_order = 0
+        self._untold = set[int]()
+        """Producers of other hosts that do not know yet what was taken of them."""
         super().__init__(blocks, servers, consumer=consumer)
 
+    def recv(self, limit: int) -> list[Delivery]:
+        """Blocks that have arrived; tells producers what was taken since the last call, all at once."""
+        for producer in [*self._untold]:
+            self._send_credit(producer)
+        return super().recv(limit)
+
     def take(self, delivery: Delivery, *, dropped: bool) -> None:
-        """Free the block's slot, here and where it came from."""
+        """Free the block's slot, here and, with the next `recv`, where it came from."""
         super().take(delivery, dropped=dropped)
         peer = self._peers.get(delivery.producer)
         if peer is not None and peer[0].is_remote:
-            self._send_credit(delivery.producer)
+            self._untold.add(delivery.producer)
 
     def _on_block(self, server: Server, message: Message) -> None:
         if server.is_remote and not self._land(server, message):
@@ -105,21 +113,22 @@ class TcpConsumer(Consumer):
         """Copy a block into its slot; False where it does not belong there, or was here before."""
         header, table = message.header, self._blocks.table
         producer, slot = header.sender, header.a
-        size = self._blocks.layout.nbytes
-        is_whole = len(message.frames) == 1 and len(message.frames[0]) == size
+        size, frames = self._blocks.layout.nbytes, message.frames
+        is_whole = len(frames) == 1 and len(frames[0]) == size
         if not is_whole or not self._blocks.holds(producer, slot):
             server.rejected += 1
-        elif header.sequence <= table.sequence(producer):
+            return False
+        before = header.sequence - 1 - table.sequence(producer)
+        if before < 0:
             self.repeated_notices += 1
         elif (
-            header.sequence > table.sequence(producer) + 1
+            before
             or not table.is_free(producer, slot)
             or header.b != table.generation(producer, slot) + 1
         ):
             self.out_of_order += 1  # one before it is missing: both will come again
         else:
-            block = self._blocks.block(producer, slot)
-            np.copyto(block.buffer, np.frombuffer(message.frames[0], np.uint8))
+            self._blocks.block(producer, slot).buffer.data[:] = frames[0]
             table.receive(producer, slot, header.sequence)
             return True
         return False
@@ -129,6 +138,7 @@ class TcpConsumer(Consumer):
             self._blocks.table.learn_abandoned(producer, num_blocks)
 
     def _send_credit(self, producer: int) -> None:
+        self._untold.discard(producer)
         if producer not in self._peers:
             return
         server, peer = self._peers[producer]

@@ -165,6 +165,7 @@ class Socket:
         self._address = ""
         self._identity = b""
         self._parts: list[bytes] = []
+        self._unread: deque[bytes] = deque()
 
     def setsockopt(self, option: int, value: int) -> None:
         """Options are about real networks."""
@@ -200,12 +201,27 @@ class Socket:
         else:
             self._network.send(self._address, [self._identity, *parts])
 
-    def recv_multipart(self, flags: int) -> list[bytes]:
-        """The next message."""
-        self.process.call()
-        return self.inbox.popleft()
+    def recv(self, flags: int, copy: bool) -> "Part":
+        """The next part of the next message; raises zmq.Again where there is none."""
+        if not self._unread:
+            if not self.inbox:
+                raise zmq.Again
+            self.process.call()
+            self._unread.extend(self.inbox.popleft())
+        return Part(self._unread.popleft(), more=bool(self._unread))
 
     def close(self, linger: Any = None) -> None:
         """Be gone."""
         self.closed = True
         self._network.close(self)
+
+
+class Part:
+    """A received part of a message, like `zmq.Frame`."""
+
+    def __init__(self, data: bytes, *, more: bool) -> None:
+        self.bytes = self.buffer = data
+        self.more = more
+
+    def __len__(self) -> int:
+        return len(self.bytes)
