@@ -254,4 +254,4 @@ def test_counting_sees_calls_copies_and_messages(monkeypatch):
     client.close()
     context.destroy(linger=0)
     assert (tally.copies, tally.bytes, tally.messages[Kind.BLOCK]) == (1, 24, 1)
-    assert tally.calls == 2  # send and pack
+    assert tally.calls == 3  # send, _send and pack

@@ -128,7 +128,8 @@ class TcpConsumer(Consumer):
         ):
             self.out_of_order += 1  # one before it is missing: both will come again
         else:
-            self._blocks.block(producer, slot).buffer.data[:] = frames[0]
+            block = self._blocks.block(producer, slot)
+            np.copyto(block.buffer, np.frombuffer(frames[0], np.uint8))
             table.receive(producer, slot, header.sequence)
             return True
         return False
