@@ -15,6 +15,7 @@ from srl.core.errors import ConfigError
 from srl.nets.chunks import Chunks
 from srl.testing.batches import record_batches
 from srl.testing.fakes import run_ranks
+from srl.testing.shares import Whole, apart, learn_share, make_learner
 
 T, B = 8, 16
 SMALL = {"rollout": T, "batch_size": T * B, "minibatch_size": 32, "hidden": (16,)}
@@ -214,85 +215,21 @@ def test_a_network_of_the_user_takes_the_place_of_the_encoder(tmp_path):
         )
 
 
-def halves(batch):
-    """The lanes of a batch, in two."""
-
-    def part(array, of):
-        axis = 0 if array.ndim == 1 else 1
-        return np.ascontiguousarray(np.split(array, [array.shape[axis] // 4], axis=axis)[of])
-
-    return [{name: part(array, of) for name, array in batch.items()} for of in (0, 1)]
-
-
 @pytest.mark.parametrize("memory", [{}, MEMORIES[0], MEMORIES[5]], ids=str)
-def test_two_ranks_equal_one_on_the_same_blocks(memory, monkeypatch):
+def test_two_ranks_equal_one_on_the_same_blocks(memory):
     """100 updates with invalid rows, PopArt, normalised observations and KL stop; 1/4 and 3/4."""
-    options = {
-        **memory,
-        "normalise_observations": True,
-        "normalise_returns": True,
-        "target_kl": 0.01,
-        "learning_rate": 3e-3,
-        "learning_rate_schedule": "linear",
-        "minibatch_size": T * B // 4,
-        "max_grad_norm": 0.3,
-        "epochs": 6,
-    }
-    alone = make(PLAIN, **options)
-    batches, updates, epochs = [], [], []
-    dealt = []
-    deal = type(alone)._deal
-
-    def remember(self, chunks, num_parts):
-        parts = deal(self, chunks, num_parts)
-        dealt.append([part.tolist() for part in parts])
-        return parts
-
-    monkeypatch.setattr(type(alone), "_deal", remember)
-    i = 0
-    while alone.updates < 100:
-        batch = record(
-            alone.policy,
-            PLAIN,
-            seed=i,
-            reward=lambda obs, action: 3 * obs[:, 0] + action,
-            end=0.4,
-        )
-        batches.append({name: array.copy() for name, array in batch.items()})
-        metrics = alone.learn(batch, i / 40)
-        epochs.append(metrics["train_samples"])
-        updates.append(alone.updates)
-        i += 1
-    assert len(set(epochs)) > 1  # the KL stop has ended some batches early
+    whole = Whole(make_learner(Alone(), **memory), updates=100)
+    assert len(set(whole.samples)) > 1  # the KL stop has ended some batches early
 
     def follow(rank):
-        """The same minibatches: of each chunk, the rank that holds its lane."""
-        learner = make(PLAIN, ranks=rank, **options)
-        orders = iter(dealt)
-        low, high = ((0, B // 4), (B // 4, B))[rank.rank]
+        with MAKING:
+            learner = make_learner(rank, **memory)
+        learn_share(whole, learner, rank.rank)
+        return learner.policy.weights()
 
-        def deal_alike(chunks, num_parts):
-            mine = [
-                [(q // B) * (high - low) + q % B - low for q in part if low <= q % B < high]
-                for part in next(orders)
-            ]
-            assert sorted(q for part in mine for q in part) == sorted(chunks.tolist())
-            assert len(mine) == num_parts
-            return tuple(torch.tensor(part, dtype=torch.int64) for part in mine)
-
-        learner._deal = deal_alike
-        for number, batch in enumerate(batches):
-            metrics = learner.learn(halves(batch)[rank.rank], number / 40)
-            assert metrics["train_samples"] == epochs[number]
-            assert learner.updates == updates[number]
-        return learner
-
-    ranks = run_ranks(2, follow)
-    assert_equal(ranks[0].policy.weights(), ranks[1].policy.weights())
-    for name, expected in alone.policy.weights().items():
-        np.testing.assert_allclose(
-            ranks[0].policy.weights()[name], expected, atol=1e-5, rtol=1e-5, err_msg=name
-        )
+    one, other = run_ranks(2, follow)
+    assert_equal(one, other)
+    assert apart(one, whole.weights) < 1e-5
 
 
 def test_a_rank_without_rows_takes_part():

@@ -12,6 +12,7 @@ import pytest
 
 from srl.testing.hosts import Hosts, address, can_have_hosts
 from srl.testing.ray_hosts import RayHosts
+from srl.testing.shares import learn_together
 
 pytestmark = [
     pytest.mark.cluster,
@@ -120,6 +121,15 @@ def test_host_that_is_killed_comes_again(ray_hosts: RayHosts, victim: int, tmp_p
     summary = assert_completed(folder, process, log)
     assert summary["worker_restarts"] >= 1
     ray_hosts.wait_for_nodes(3)
+
+
+def test_trainers_on_two_hosts_equal_one_on_the_same_blocks() -> None:
+    hosts = Hosts(2)
+    try:
+        where = [(address(number), hosts.prefix(number)) for number in (1, 2)]
+        assert max(learn_together(where)) < 1e-5
+    finally:
+        hosts.close()
 
 
 def test_delay_of_links_is_what_was_asked_for() -> None:

@@ -12,6 +12,7 @@ import torch
 from srl.core.errors import StreamError
 from srl.learning import parallel
 from srl.learning.parallel import OnOneHost, TrainerGroup
+from srl.testing.shares import learn_together
 
 SPAWN = multiprocessing.get_context("spawn")
 DEADLINE_SECONDS = 120
@@ -132,3 +133,7 @@ def _miss(folder, rank):
 @pytest.mark.slow  # torch itself waits
 def test_rank_that_never_comes_is_an_error(tmp_path):
     _run(_miss, tmp_path)
+
+
+def test_trainers_that_meet_by_network_equal_one_on_the_same_blocks():
+    assert max(learn_together([("127.0.0.1", []), ("127.0.0.1", [])])) < 1e-5
