@@ -1,11 +1,15 @@
 """A run on several hosts, which here are links of their own on loopback."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,8 @@ import msgspec
 import pytest
 
 import srl
-from srl.core.errors import ConfigError
-from srl.launch import controller
+from srl.core.errors import ConfigError, WorkerError
+from srl.launch import cluster, controller
 from srl.launch.cluster import ClusterLauncher, SubprocessStarter
 from srl.launch.graph.plan import Plan
 from srl.launch.link import Greeting, python_version
@@ -36,21 +40,46 @@ PLACEMENTS = {
 }
 
 
-def place(monkeypatch: pytest.MonkeyPatch, hosts: dict[str, int]) -> list[ClusterLauncher]:
-    """Have runs of the local launcher be on several hosts."""
+def place(
+    monkeypatch: pytest.MonkeyPatch, hosts: dict[str, int], prefix: Sequence[str] = ()
+) -> list[ClusterLauncher]:
+    """Have runs of the local launcher be on several hosts; `prefix` starts those after the first."""
     made: list[ClusterLauncher] = []
 
     def launch(plan: Plan, folder: Path) -> ClusterLauncher:
         placed = msgspec.structs.replace(plan, hosts=hosts)
+        logs = [
+            str(folder / "logs" / f"link-{host}.log") for host in range(max(hosts.values()) + 1)
+        ]
         starters = {
-            host: SubprocessStarter("127.0.0.1", str(folder / "logs" / f"link-{host}.log"))
-            for host in range(max(hosts.values()) + 1)
+            host: SubprocessStarter("127.0.0.1", log, prefix if host else ())
+            for host, log in enumerate(logs)
         }
         made.append(ClusterLauncher(placed, folder, starters))
         return made[-1]
 
     monkeypatch.setattr(controller, "LocalLauncher", launch)
     return made
+
+
+@pytest.fixture
+def of_links(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for temporary files of all processes that are started here, and what they are known by."""
+    folder = tempfile.mkdtemp(prefix="srlt-")
+    monkeypatch.setenv("TMPDIR", folder)
+    yield Path(folder)
+    shutil.rmtree(folder)
+
+
+def assert_nothing_left(of_links: Path) -> None:
+    """No process and no file of theirs."""
+    mark, living = f"TMPDIR={of_links}\0".encode(), []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in environment.read_bytes():
+                living.append((environment.parent / "cmdline").read_text())
+    assert not living
+    assert not list(of_links.iterdir())
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -190,3 +219,40 @@ def test_hosts_that_cannot_take_part_are_named() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             greeting.check(1, "10.0.0.2", "/runs/1")
+
+
+LINK = "import runpy; runpy.run_module('srl.launch.link', run_name='__main__')"
+
+
+@pytest.mark.parametrize(
+    ("before", "error", "words"),
+    [
+        (
+            f"import srl.core.version as v; v.VERSION = '0.0.1'; {LINK}",
+            ConfigError,
+            r"host 1 \(127.0.0.1\) has SRL 0.0.1, and this one",
+        ),
+        (
+            f"import platform; platform.python_version_tuple = lambda: ('3', '9', '1'); {LINK}",
+            ConfigError,
+            r"host 1 \(127.0.0.1\) has Python 3.9, and this one",
+        ),
+        ("import nothing_of_this_name", WorkerError, "host 1 could not be started: ModuleNotFound"),
+        ("import sys; sys.stdin.read()", WorkerError, r"hosts \[.*1\] did not connect within 0 s"),
+    ],
+)
+def test_host_that_cannot_take_part_is_an_error_and_nothing_is_left(
+    before: str,
+    error: type[Exception],
+    words: str,
+    auditing: str,
+    tmp_path: Path,
+    of_links: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 0.0 if "stdin" in before else 60.0)
+    place(monkeypatch, {"actor-0": 1}, prefix=(sys.executable, "-c", before))
+    with pytest.raises(error, match=words):
+        srl.train(auditing, launcher="local", seed=1, out=str(tmp_path / "run"))
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+    assert_nothing_left(of_links)
