@@ -1,6 +1,7 @@
 # make train   set everything up and solve CartPole
 # make test    set everything up, check the code and run the tests
 # make test-cluster  runs on three hosts that are network namespaces, under Ray (root, iproute2)
+# make test-slurm    the example job on a Slurm of one node (root; apt-get install slurm-wlm munge)
 # make check   linters, types and import borders alone
 # make slow    the slower proofs: every topology, three seeds each; a thousand kills of a writer;
 #              every experiment in every variant, interrupted and resumed
@@ -21,13 +22,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-cluster check slow chaos kills soak learn learn-recall learn-match learn-half-cheetah learn-pong bench bench-scaling clean
+.PHONY: train test test-cluster test-slurm check slow chaos kills soak learn learn-recall learn-match learn-half-cheetah learn-pong bench bench-scaling clean
 
 train: $(VENV)/.installed
 	$(BIN)/srl train cartpole
 
 test: check
-	$(BIN)/python -m pytest -m "not slow and not cluster" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not cluster and not slurm" -n 2 --dist worksteal
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -37,10 +38,13 @@ check: $(VENV)/.installed-dev
 	$(BIN)/pyright
 
 slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "slow and not cluster" --timeout 1800
+	$(BIN)/python -m pytest -m "slow and not cluster and not slurm" --timeout 1800
 
 test-cluster: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m cluster
+
+test-slurm: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slurm
 
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/chaos.py
