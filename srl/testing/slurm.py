@@ -21,6 +21,7 @@ _NEEDS = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
 }
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _START_SECONDS = 60.0
 _CONFIG = """\
 ClusterName=srl
@@ -77,7 +78,8 @@ def missing_for_slurm() -> str | None:
     """What a cluster cannot be started for, and what to do; None where it can."""
     if os.name != "posix" or os.geteuid() != 0:
         return "a Slurm of one's own needs root"
-    packages = sorted({package for name, package in _NEEDS.items() if shutil.which(name) is None})
+    found = {name for name in _NEEDS if shutil.which(name, path=_PATH)}
+    packages = sorted({package for name, package in _NEEDS.items() if name not in found})
     return f"missing here: apt-get install {' '.join(packages)}" if packages else None
 
 
@@ -88,7 +90,8 @@ class Slurm:
         """Start it; returns when it takes jobs."""
         self.place = Path(tempfile.mkdtemp(prefix="srls-"))
         self._process: subprocess.Popen[bytes] | None = None
-        self._environment = {**os.environ, "SLURM_CONF": str(self.place / "slurm.conf")}
+        config = self.place / "slurm.conf"
+        self._environment = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(config)}
         try:
             self.place.chmod(0o755)
             for name in ("munge", "state", "spool"):
@@ -97,8 +100,7 @@ class Slurm:
             key.touch(0o600)
             key.write_bytes(os.urandom(128))
             (self.place / "hosts").write_text("127.0.0.1 localhost\n10.77.0.1 node\n")
-            config = _CONFIG.format(place=self.place, cores=cores)
-            (self.place / "slurm.conf").write_text(config)
+            config.write_text(_CONFIG.format(place=self.place, cores=cores))
             self._start()
         except BaseException:
             self.close()
