@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 import zmq
 
-from srl.core.errors import WorkerError
+from srl.core.errors import ConfigError, WorkerError
 from srl.launch.agents import Agents, contract
 from srl.launch.graph.hosts import hosts_of
 from srl.launch.graph.plan import Plan
@@ -133,7 +133,9 @@ class ClusterLauncher:
         self._doorkeeper = Doorkeeper(self._context, self._keys)
         self._listener = listen(address)
         at = address_of(self._listener)
-        self._board = Switchboard(self._context, at, self._keys, os.dup(self._listener.fileno()))
+        listener = os.dup(self._listener.fileno())
+        self._board = Switchboard(self._context, at, self._keys, listener, known=set(starters))
+        self._doorkeeper.watch(self._board.socket)
         self._agents: Agents | None = None
         self._awaited: dict[int, float] = {}
         """Lost hosts that were started again, to how long they may take."""
@@ -169,8 +171,13 @@ class ClusterLauncher:
 
     def _place(self, host: int) -> tuple[str, str]:
         """Where a host has its sockets, and where it listens; raises where it cannot take part."""
-        greeting = msgspec.json.decode(self._board.hosts[host].greeting or "", type=Greeting)
         address = self._starters[host].address
+        try:
+            greeting = msgspec.json.decode(self._board.hosts[host].greeting or "", type=Greeting)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                f"host {host} ({address}) did not greet as a host of SRL does: install the same on both"
+            ) from error
         greeting.check(host, address, str(self._folder))
         return greeting.sockets, address
 

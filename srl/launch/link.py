@@ -22,7 +22,7 @@ from srl.core.errors import ConfigError
 from srl.core.version import VERSION
 from srl.launch.host.agent import AgentProcess
 from srl.transport.keys import Keys
-from srl.transport.line import Line
+from srl.transport.line import CHUNK_BYTES, Line
 
 _WAIT_MILLISECONDS = 200
 _ALONE_SECONDS = 120.0
@@ -124,7 +124,7 @@ def _pass_on(line: Line, agent: socket.socket) -> str:
             except OSError:
                 return "its node agent is gone"
         try:
-            while data := agent.recv(1 << 20):
+            while data := agent.recv(CHUNK_BYTES):
                 line.send(data)
             return "its node agent has ended"
         except BlockingIOError:

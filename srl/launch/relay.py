@@ -58,8 +58,7 @@ def _ends(configure: Configure) -> Iterable[ParameterSource | ParameterSink]:
     assert network is not None, "a relay without a network"
     plan, host = msgspec.json.decode(configure.plan, type=Plan), configure.host
     context: zmq.Context[Any] = zmq.Context()
-    if network.listeners:
-        Doorkeeper(context, network.keys)
+    keeper = Doorkeeper(context, network.keys) if network.listeners else None
     for route in plan.learning:
         end, spec = parameters_end(route), route.weights_spec()
         arena = configure.arenas.get(end)
@@ -70,9 +69,13 @@ def _ends(configure: Configure) -> Iterable[ParameterSource | ParameterSink]:
         if is_source(plan, route, host):
             address = network.addresses[end]
             server = Server(context, address, keys=network.keys, listener=network.listeners[end])
+            assert keeper is not None, "a listener that nobody guards"
+            keeper.watch(server.socket)
             yield ParameterSource(ShmSubscriber(buffer, spec, Ear(context, bell)), spec, server)
         else:
-            client = Client(context, network.addresses[end], keys=network.keys)
+            most = max(field.nbytes for field in spec)
+            address = network.addresses[end]
+            client = Client(context, address, keys=network.keys, most_bytes=most)
             yield ParameterSink(ShmPublisher(buffer, spec, Bell(context, bell)), spec, client)
 
 

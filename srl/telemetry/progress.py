@@ -10,7 +10,16 @@ from srl.telemetry.bottleneck import name_bottleneck
 from srl.telemetry.memory import Memory
 
 _WINDOW = 100
-_TOTALS = ("env_steps", "agent_steps", "env_failures", "env_rebuilds", "envs_parked")
+_TOTALS = (
+    "env_steps",
+    "agent_steps",
+    "env_failures",
+    "env_rebuilds",
+    "envs_parked",
+    "connections_refused",
+    "connections_ended",
+    "messages_refused",
+)
 
 
 class PolicyProgress:

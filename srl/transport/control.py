@@ -15,7 +15,8 @@ from srl.core.telemetry import EvaluatedVersion, Note
 from srl.transport.keys import Keys
 
 _LENGTH = struct.Struct("<I")
-_MAX_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
+"""Of one message."""
 _SEND_SECONDS = 20.0
 
 
@@ -332,7 +333,7 @@ class Framing:
         messages, position = [], 0
         while len(self._buffer) - position >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, position)
-            if length > _MAX_BYTES:
+            if length > MAX_BYTES:
                 raise StreamError(f"a control message of {length} bytes")
             start = position + _LENGTH.size
             if len(self._buffer) < start + length:

@@ -6,16 +6,20 @@ process over channels that only these can read, and are in no command line, envi
 that others may read.
 """
 
+import queue
 import threading
 from typing import Any
 
 import msgspec
 import zmq
 from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
 
 _DOOR = "inproc://zeromq.zap.01"
 """Where ZeroMQ asks, by RFC 27."""
 _VERSION = b"1.0"
+_CAME, _LET_IN = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_ENDED, _UNWATCHED = int(zmq.EVENT_DISCONNECTED), int(zmq.EVENT_MONITOR_STOPPED)
 
 
 class Keys(msgspec.Struct, frozen=True):
@@ -54,7 +58,7 @@ class Doorkeeper:
 
     def __init__(self, context: "zmq.Context[Any]", keys: Keys) -> None:
         """Begin; there can be one in a context."""
-        self.refused = 0
+        self._seen = {_CAME: 0, _LET_IN: 0, _ENDED: 0, _UNWATCHED: 0}
         self._key = z85.decode(keys.public.encode())
         self._door = context.socket(zmq.REP)
         self._door.setsockopt(zmq.LINGER, 0)
@@ -65,32 +69,77 @@ class Doorkeeper:
         address = f"inproc://srl-doorkeeper-{id(self)}"
         self._told.bind(address)
         self._ask.connect(address)
+        self._servers: list[zmq.Socket[Any]] = []
+        self._monitors: queue.SimpleQueue[zmq.Socket[Any]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="doorkeeper", daemon=True)
         self._thread.start()
 
+    @property
+    def refused(self) -> int:
+        """Connections to watched servers that did not prove to be of this run, or have not yet.
+
+        ZeroMQ asks only about those that know the run's public key, so the others are counted by what is
+        missing.
+        """
+        return self._seen[_CAME] - self._seen[_LET_IN]
+
+    @property
+    def ended(self) -> int:
+        """Connections that were let in and have ended: by their peer, a cut, or a frame too large."""
+        return self._seen[_ENDED] - self.refused
+
+    def watch(self, server: "zmq.Socket[Any]") -> None:
+        """Count who comes to a server."""
+        self._servers.append(server)
+        self._monitors.put(server.get_monitor_socket(sum(self._seen)))
+        self._ask.send(b"watch")
+
     def close(self) -> None:
         """Nobody new comes in any more; may be called twice."""
-        if not self._ask.closed:
-            self._ask.send(b"")
-            self._thread.join(timeout=5)
-            self._ask.close()
+        if self._ask.closed:
+            return
+        for server in self._servers:
+            if not server.closed:  # an event that nobody takes would block its thread
+                server.disable_monitor()
+        self._ask.send(b"")
+        self._thread.join(timeout=5)
+        self._ask.close()
 
     def _run(self) -> None:
         poller = zmq.Poller()
         poller.register(self._door, zmq.POLLIN)
         poller.register(self._told, zmq.POLLIN)
+        watched: set[zmq.Socket[Any]] = set()
         try:
-            while self._told not in dict(poller.poll()):
-                self._answer(self._door.recv_multipart())
+            while True:
+                for end, _ in poller.poll():
+                    if end is self._door:
+                        self._answer(self._door.recv_multipart())
+                    elif end is not self._told:
+                        self._note(end, watched, poller)
+                    elif self._told.recv():
+                        watched.add(monitor := self._monitors.get())
+                        poller.register(monitor, zmq.POLLIN)
+                    else:
+                        return
         except zmq.ContextTerminated:
             pass
         finally:
-            self._door.close()
-            self._told.close()
+            for end in (self._door, self._told, *watched):
+                end.close(linger=0)
+
+    def _note(
+        self, monitor: "zmq.Socket[Any]", watched: "set[zmq.Socket[Any]]", poller: zmq.Poller
+    ) -> None:
+        event = int(recv_monitor_message(monitor)["event"])
+        self._seen[event] += 1
+        if event == _UNWATCHED:
+            poller.unregister(monitor)
+            watched.remove(monitor)
+            monitor.close()
 
     def _answer(self, question: list[bytes]) -> None:
         request, mechanism, credentials = question[1], question[5], question[6:]
         knows = mechanism == b"CURVE" and credentials == [self._key]
-        self.refused += not knows
         verdict = (b"200", b"OK") if knows else (b"400", b"not of this run")
         self._door.send_multipart([_VERSION, request, *verdict, b"", b""])

@@ -7,18 +7,23 @@ for `SILENCE_SECONDS` counts the other as lost.
 
 import contextlib
 import time
+from collections.abc import Collection
 from typing import Any
 
 import zmq
 
-from srl.transport.control import Framing, Message
+from srl.core.errors import StreamError
+from srl.transport.control import MAX_BYTES, Framing, Message
 from srl.transport.keys import Keys, use_keys
+from srl.transport.sockets import limit_frames
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
 _SEND_MILLISECONDS = 20_000
 _QUEUE = 100_000
 """Messages that may wait to be sent, or received."""
+CHUNK_BYTES = 1 << 20
+"""A host sends no more at once."""
 _LAST = b"last"
 """Of a host: it ends the line, and nothing comes after this."""
 
@@ -36,6 +41,7 @@ class Line:
         """Connect to the controller at `address` as host number `host`, in one of its lives."""
         self.socket = context.socket(zmq.DEALER)
         use_keys(self.socket, keys, serves=False)
+        limit_frames(self.socket, MAX_BYTES)
         self.socket.setsockopt(zmq.ROUTING_ID, f"host-{host}.{life}".encode())
         self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
         self.socket.setsockopt(zmq.SNDHWM, _QUEUE)
@@ -89,11 +95,18 @@ class Switchboard:
     """The controller's end of all lines."""
 
     def __init__(
-        self, context: "zmq.Context[Any]", address: str, keys: Keys, listener: int
+        self,
+        context: "zmq.Context[Any]",
+        address: str,
+        keys: Keys,
+        listener: int,
+        *,
+        known: Collection[int] | None = None,
     ) -> None:
-        """Be found at `address`, where the descriptor `listener` listens already."""
+        """Be found at `address`, where the descriptor `listener` listens already, by `known` hosts (None: all)."""
         self.socket = context.socket(zmq.ROUTER)
         use_keys(self.socket, keys, serves=True)
+        limit_frames(self.socket, CHUNK_BYTES)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.SNDHWM, _QUEUE)
         self.socket.setsockopt(zmq.RCVHWM, _QUEUE)
@@ -102,6 +115,9 @@ class Switchboard:
         self.socket.bind(address)
         self.hosts: dict[int, HostChannel] = {}
         """Those that have connected, in the life they have."""
+        self.rejected = 0
+        """Messages dropped because they were malformed or foreign."""
+        self._known = known
         self._lives: dict[int, int] = {}
         self._beat_at = 0.0
 
@@ -116,19 +132,29 @@ class Switchboard:
         self.socket.poll(int(timeout_seconds * 1000))
         while int(self.socket.getsockopt(zmq.EVENTS)) & int(zmq.POLLIN):
             identity, *parts = self.socket.recv_multipart(zmq.DONTWAIT)
-            number, _, life = identity.removeprefix(b"host-").partition(b".")
-            if not (number.isdigit() and life.isdigit()):
+            number = self._host_of(identity)
+            if number is None:
+                self.rejected += 1
                 continue
-            if int(life) == self._lives.get(int(number), 1):
-                host = self.hosts.get(int(number))
-                if host is None:
-                    host = self.hosts[int(number)] = HostChannel(self, identity)
-                host.take(b"".join(parts))
+            host = self.hosts.get(number)
+            if host is None:
+                host = self.hosts[number] = HostChannel(self, identity)
+            host.take(b"".join(parts))
         now = time.monotonic()
         if now >= self._beat_at:
             self._beat_at = now + BEAT_SECONDS
             for host in self.hosts.values():
                 host.beat(now)
+
+    def _host_of(self, identity: bytes) -> int | None:
+        """The host that a message is from; None where it is of none, or of an earlier life of one."""
+        kind, _, place = identity.partition(b"-")
+        number, _, life = place.partition(b".")
+        if kind != b"host" or not (number.isdigit() and life.isdigit()):
+            return None
+        host = int(number)
+        is_known = self._known is None or host in self._known
+        return host if is_known and int(life) == self._lives.get(host, 1) else None
 
     def send(self, identity: bytes, data: bytes) -> str | None:
         """Send to one host; why that is not possible, None where it is."""
@@ -160,6 +186,8 @@ class HostChannel:
         """What the host said first, a line of text; None before that."""
         self.lost: str | None = None
         """Why the host is; None: it is not."""
+        self._is_foreign = False
+        """It sent what no host sends, and is not heard any more."""
 
     @property
     def closed(self) -> bool:
@@ -172,8 +200,13 @@ class HostChannel:
             self.lost = self._board.send(self._identity, self._framing.bytes_of(message))
 
     def recv_all(self) -> list[Message]:
-        """Every message that is here now."""
-        return self._framing.parse()
+        """Every message that is here now; a host that sends anything else is lost."""
+        if not self._is_foreign:
+            try:
+                return self._framing.parse()
+            except StreamError as error:
+                self._refuse(f"it sent no message of SRL: {error}")
+        return []
 
     def take(self, data: bytes) -> None:
         """Bytes have come."""
@@ -182,9 +215,13 @@ class HostChannel:
             self.lost = "it ended"
         elif self.greeting is None and data:
             greeting, _, data = data.partition(b"\n")
-            self.greeting = greeting.decode()
+            try:
+                self.greeting = greeting.decode()
+            except UnicodeDecodeError:
+                self._refuse("it did not greet as a host of SRL does")
+                return
             self._framing.feed(data)
-        else:
+        elif not self._is_foreign:
             self._framing.feed(data)
 
     def beat(self, now: float) -> None:
@@ -193,6 +230,11 @@ class HostChannel:
             self.lost = self._board.send(self._identity, b"")
         if self.lost is None and now - self._heard_at > SILENCE_SECONDS:
             self.lost = f"nothing was heard of it for {SILENCE_SECONDS:.0f} s"
+
+    def _refuse(self, why: str) -> None:
+        self._is_foreign = True
+        self._board.rejected += 1
+        self.lost = why
 
     def close(self) -> None:
         """The line is the board's."""

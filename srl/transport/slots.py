@@ -182,6 +182,13 @@ class SlotTable:
         )
         return np.concatenate(rows)
 
+    def may_be(self, producer: int, account: np.ndarray) -> bool:
+        """Producer on another host: whether an account can be true."""
+        received, taken = account[: self.num_slots], account[self.num_slots : -1] & _TAKEN_MASK
+        is_new = not self.sequence(producer) + self.abandoned(producer)
+        most = _TAKEN_MASK if is_new else self._published[producer]
+        return bool((account >= 0).all() and (taken <= received).all() and (received <= most).all())
+
     def learn(self, producer: int, account: np.ndarray) -> None:
         """Producer on another host: take over what its consumer has taken.
 

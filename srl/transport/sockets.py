@@ -21,8 +21,10 @@ _MORE = _DONTWAIT | int(zmq.SNDMORE)
 _HEARTBEAT_MILLISECONDS = 1000
 _SILENCE_MILLISECONDS = 5000
 """After so much of it a connection over a network counts as lost, and is made anew."""
-_MOST_BYTES = 64 << 20
-"""Of one frame over a network: a larger one ends its connection."""
+_SMALL_BYTES = 256 << 10
+"""Every peer may send frames of so many over a network: names of fields, accounts, reasons."""
+_SEAL_BYTES = 64
+"""What CURVE adds to a frame, and more."""
 _COPIED_BYTES = 64 << 10
 """Frames up to this size are copied: to keep track of one that is not costs more."""
 _MOST_AT_ONCE = 1000
@@ -50,18 +52,20 @@ class Server:
         keys: Keys | None = None,
         listener: int | None = None,
         thread: int | None = None,
+        most_bytes: int = 0,
     ) -> None:
         """Be found at `address`, over a network by those who have the keys.
 
         `listener` is a descriptor that listens there already, and is used up; `thread` the number of the
-        context's thread that receives (None: any).
+        context's thread that receives (None: any). Over a network a frame of more than `most_bytes`, which
+        is not small, ends its connection.
         """
         self.is_remote = _is_remote(address, keys)
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 200)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         if keys is not None and self.is_remote:
-            _use_network(self.socket, address, keys, serves=True)
+            _use_network(self.socket, address, keys, most_bytes, serves=True)
         if thread is not None:
             self.socket.setsockopt(zmq.AFFINITY, 1 << thread)
         if listener is not None:
@@ -106,14 +110,15 @@ class Client:
         address: str,
         *,
         keys: Keys | None = None,
+        most_bytes: int = 0,
     ) -> None:
-        """Connect to the server at `address`, over a network by the keys."""
+        """Connect to the server at `address`, over a network by the keys; for `most_bytes` see `Server`."""
         self.is_remote = _is_remote(address, keys)
         self.socket = context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 200)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
         if keys is not None and self.is_remote:
-            _use_network(self.socket, address, keys, serves=False)
+            _use_network(self.socket, address, keys, most_bytes, serves=False)
         self.socket.connect(address)
         self.rejected = 0
 
@@ -150,11 +155,18 @@ def _is_remote(address: str, keys: Keys | None) -> bool:
     return True
 
 
-def _use_network(socket: "zmq.Socket[bytes]", address: str, keys: Keys, *, serves: bool) -> None:
-    """Have a socket ask for keys, and notice silence."""
+def limit_frames(socket: "zmq.Socket[Any]", most_bytes: int) -> None:
+    """Have a socket end connections that bring larger frames, before there is memory for them."""
+    socket.setsockopt(zmq.MAXMSGSIZE, max(most_bytes, _SMALL_BYTES) + _SEAL_BYTES)
+
+
+def _use_network(
+    socket: "zmq.Socket[bytes]", address: str, keys: Keys, most_bytes: int, *, serves: bool
+) -> None:
+    """Have a socket ask for keys, refuse what is too large, and notice silence."""
     use_keys(socket, keys, serves=serves)
+    limit_frames(socket, most_bytes)
     socket.setsockopt(zmq.IPV6, int("[" in address))
-    socket.setsockopt(zmq.MAXMSGSIZE, _MOST_BYTES)
     socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MILLISECONDS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MILLISECONDS)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _SILENCE_MILLISECONDS)

@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -90,15 +91,14 @@ def main(fd: int) -> int:
         buffers = {name: arena.buffer for name, arena in arenas.items()}
         published = _published(plan, configure.worker, buffers)  # before any rank may publish more
         with contextlib.closing(_join_group(configure, plan)) as group:
-            worker = _build(configure, plan, buffers, group)
+            worker, connector = _build(configure, plan, buffers, group)
             if published is not None:
                 # a host that is not the first rank's may not have its last version yet
                 published = max(int(known) for (known,) in group.meeting.gather([published]))
                 worker.follow(published)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
             with _watched(configure, worker, plan, channel):
-                return _run(
-                    configure, worker, lambda: _ledgers(plan, worker.name, buffers), channel
-                )
+                ledgers = partial(_ledgers, plan, worker.name, buffers)
+                return _run(configure, worker, ledgers, connector.refused, channel)
     except Exception as error:  # noqa: BLE001 - the one place that reports a worker's error
         return _fail(configure, error, channel)
 
@@ -118,9 +118,13 @@ _preemption = _Preemption()
 
 
 def _run(
-    configure: Configure, worker: Worker, ledgers: Callable[[], Ledgers], channel: Channel
+    configure: Configure,
+    worker: Worker,
+    ledgers: Callable[[], Ledgers],
+    refused: Callable[[], dict[str, int]],
+    channel: Channel,
 ) -> int:
-    loop = _Loop(worker, configure.incarnation, ledgers, channel)
+    loop = _Loop(worker, configure.incarnation, ledgers, refused, channel)
     try:
         try:
             loop.run()
@@ -245,7 +249,7 @@ def _published(plan: Plan, worker: str, buffers: dict[str, np.ndarray]) -> int |
 
 def _build(
     configure: Configure, plan: Plan, buffers: dict[str, np.ndarray], group: Group
-) -> Worker:
+) -> tuple[Worker, ProcessConnector]:
     planned = plan.worker(configure.worker)
     if configure.incarnation > 1 and planned.kind != "trainer":
         # another life draws other numbers, or it would play the same episodes again
@@ -271,7 +275,7 @@ def _build(
 
         sections = read_checkpoint(Path(configure.state)).sections
         worker.load(sections[worker_name("trainer", planned.policy, 0)])  # rank 0's is everyone's
-    return worker
+    return worker, connector
 
 
 def _ledgers(plan: Plan, worker: str, buffers: dict[str, np.ndarray]) -> Ledgers:
@@ -287,9 +291,15 @@ class _Loop:
     """Steps a worker until it is told to stop, or nobody is left to tell it."""
 
     def __init__(
-        self, worker: Worker, incarnation: int, ledgers: Callable[[], Ledgers], channel: Channel
+        self,
+        worker: Worker,
+        incarnation: int,
+        ledgers: Callable[[], Ledgers],
+        refused: Callable[[], dict[str, int]],
+        channel: Channel,
     ) -> None:
         self._worker = worker
+        self._refused = refused
         self._incarnation = incarnation
         self._channel = channel
         self._waits_in = ""
@@ -335,6 +345,7 @@ class _Loop:
         self.report()
 
     def _new_report(self) -> Report:
+        self._worker.telemetry.counters.update(self._refused())
         return report_of(self._worker, self._incarnation, self._waits_in)
 
     def _is_over(self) -> bool:

@@ -408,7 +408,7 @@ class TcpInferenceHarness(ShmInferenceHarness):
         self._client.close()
         self._server.close()
         self._listener, keys = listen("127.0.0.1"), make_keys()
-        self._keeper = Doorkeeper(self._context, keys)
+        self._keys, self._keeper = keys, Doorkeeper(self._context, keys)
         address, digest = address_of(self._listener), LAYOUT.spec.digest()
         layouts = FrameLayouts.make(
             LAYOUT, ("obs", "first"), OUTPUTS, num_clients=1, num_groups=self.num_groups
@@ -489,7 +489,7 @@ class TcpParameterHarness(ShmParameterHarness):
     def __init__(self):
         super().__init__()
         self._context, keys, self._listener = zmq.Context(), make_keys(), listen("127.0.0.1")
-        self._keeper = Doorkeeper(self._context, keys)
+        self._keys, self._keeper = keys, Doorkeeper(self._context, keys)
         self._far_arena = Arena.create("parameters", parameter_arena_bytes(self._spec))
         address = address_of(self._listener)
         server = Server(self._context, address, keys=keys, listener=os.dup(self._listener.fileno()))

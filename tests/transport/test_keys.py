@@ -16,6 +16,7 @@ from srl.transport.listener import address_of, listen
 from srl.transport.sockets import Client, Server
 
 HELLO = Header(Kind.HELLO, 0, 1, 0)
+MOST_BYTES = 1 << 20
 
 
 class Host:
@@ -29,7 +30,11 @@ class Host:
 
     def serve(self):
         listener = os.dup(self.listener.fileno())
-        return Server(self.context, self.address, keys=self.keys, listener=listener)
+        server = Server(
+            self.context, self.address, keys=self.keys, listener=listener, most_bytes=MOST_BYTES
+        )
+        self.keeper.watch(server.socket)
+        return server
 
     def hears_its_own(self):
         """Whether a client with the keys still gets through, and nobody else did before it."""
@@ -87,19 +92,56 @@ def test_client_of_another_run_is_not_heard(host, has_keys):
     intruder.send(pack(HELLO))
     assert monitor.poll(20_000), "the server did not end the connection"
     assert host.server.recv_all() == []
+    eventually(lambda: host.keeper.refused > 0, "a refusal")
     intruder.disable_monitor()
     monitor.close()
     context.destroy(linger=0)
     assert host.hears_its_own()
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, os.urandom(4096), b""])
+@pytest.mark.parametrize(
+    "data",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, os.urandom(4096), b""],
+    ids=["http", "ones", "random", "nothing"],
+)
 def test_bytes_of_a_port_scanner_do_nothing(host, data):
     host_name, port = host.address.removeprefix("tcp://").split(":")
     for _ in range(20):
         with socket.create_connection((host_name, int(port)), timeout=10) as scanner:
             scanner.sendall(data)
     assert host.hears_its_own()
+    eventually(lambda: host.keeper.refused >= 20, "all refusals")
+    assert host.keeper.refused == 20
+
+
+def test_frame_that_is_too_large_ends_its_connection_and_nothing_else(host):
+    with closing(Client(host.context, host.address, keys=host.keys)) as client:
+        client.send(HELLO, bytes(MOST_BYTES))
+        heard = []
+        eventually(lambda: heard.extend(host.server.recv_all()) or heard, "the largest frame")
+        assert host.keeper.ended == 0
+        client.send(HELLO, bytes(MOST_BYTES + 4096))
+        eventually(lambda: host.keeper.ended == 1, "the end of the connection")
+        assert host.server.recv_all() == []
+    assert host.hears_its_own()
+
+
+def test_client_ends_a_connection_that_brings_too_much(host):
+    with closing(Client(host.context, host.address, keys=host.keys)) as client:
+        client.send(HELLO)
+        heard = []
+        eventually(lambda: heard.extend(host.server.recv_all()) or heard, "a hello")
+        host.server.send(heard[0].peer, HELLO, bytes(MOST_BYTES))
+        eventually(lambda: host.keeper.ended == 1, "the end of the connection")
+        assert client.recv_all() == []
+
+
+def test_doorkeeper_and_servers_end_in_any_order(host):
+    others = [host.serve() for _ in range(2)]
+    others[0].close()
+    host.keeper.close()
+    others[1].close()
+    assert not host.keeper._thread.is_alive()
 
 
 def test_address_outlives_who_serves_it(host):

@@ -49,6 +49,7 @@ from srl.learning.staging import HostMemory, Memory, Staging
 from srl.learning.staleness import Gate
 from srl.rollout.lanes import RouteEnds
 from srl.rollout.match import Player
+from srl.streams.inference.ends import RequestClient, RequestServer
 from srl.streams.inference.inline import InlineInference
 from srl.streams.inference.joined import JoinedServer
 from srl.streams.inference.shm import ShmInferenceClient, ShmInferenceServer
@@ -214,8 +215,21 @@ class ProcessConnector:
         self._num_actors = plan.experiment["actors"]["count"]
         receivers = plan.experiment["network"]["receivers"]
         self._context: zmq.Context[Any] = context or zmq.Context(receivers if network else 1)
+        self._doorkeeper: Doorkeeper | None = None
         if network is not None and network.listeners:
             self._doorkeeper = Doorkeeper(self._context, network.keys)
+        self._remote: list[TcpProducer | TcpConsumer | RequestClient | RequestServer] = []
+
+    def refused(self) -> dict[str, int]:
+        """What came over the network and was not let in, by its name in reports; empty without one."""
+        if self._network is None:
+            return {}
+        keeper = self._doorkeeper
+        return {
+            "connections_refused": keeper.refused if keeper else 0,
+            "connections_ended": keeper.ended if keeper else 0,
+            "messages_refused": sum(end.rejected for end in self._remote),
+        }
 
     def producer(self, route: RoutePlan, actor: int) -> SampleProducer:
         """An actor's end of the sample stream."""
@@ -223,7 +237,7 @@ class ProcessConnector:
             return Workspace(self._blocks(route), actor)
         if sends_over(self._plan, route, actor) == "tcp":
             network = self._reach()
-            return TcpProducer(
+            producer = TcpProducer(
                 self._sending(route, actor),
                 network.addresses[receiver_of(self._plan, route, actor)],
                 index=actor,
@@ -231,6 +245,8 @@ class ProcessConnector:
                 keys=network.keys,
                 context=self._context,
             )
+            self._remote.append(producer)
+            return producer
         return ShmProducer(
             self._blocks(route),
             self._address("samples", route, rank_of(self._plan, actor)),
@@ -242,11 +258,13 @@ class ProcessConnector:
     def consumer(self, route: RoutePlan, rank: int) -> SampleConsumer:
         """A trainer's end of the sample stream."""
         blocks, address = self._blocks(route), self._address("samples", route, rank)
-        receivers = self._servers(f"samples/{route.policy}/{rank}")
+        receivers = self._servers(f"samples/{route.policy}/{rank}", blocks.layout.nbytes)
         if not receivers:
             return ShmConsumer(blocks, address, consumer=rank, context=self._context)
         servers = [Server(self._context, address), *receivers]
-        return TcpConsumer(blocks, servers, consumer=rank)
+        consumer = TcpConsumer(blocks, servers, consumer=rank)
+        self._remote.append(consumer)
+        return consumer
 
     def publisher(self, route: RoutePlan) -> ParameterPublisher:
         """The trainer's end of the parameter stream."""
@@ -274,7 +292,7 @@ class ProcessConnector:
         substrate, workers = asks_over(self._plan, route, actor)
         if substrate == "tcp":
             network = self._reach()
-            return TcpInferenceClient(
+            client = TcpInferenceClient(
                 self._frames(route),
                 [network.addresses[inference_end(route, i)] for i in workers],
                 keys=network.keys,
@@ -284,6 +302,8 @@ class ProcessConnector:
                 digest=route.layout().spec.digest(),
                 context=self._context,
             )
+            self._remote.append(client)
+            return client
         return ShmInferenceClient(
             self._plan.replies(route),
             [self._arenas[f"replies/{route.policy}/{i}"] for i in workers],
@@ -297,15 +317,14 @@ class ProcessConnector:
 
     def server(self, route: RoutePlan, policy_worker: int) -> InferenceServer:
         """A policy worker's end of the inference stream: for actors of its host, of others, or of both."""
-        found: dict[str, InferenceServer] = {}
-        digest = route.layout().spec.digest()
-        for server in self._servers(inference_end(route, policy_worker)):
-            found["tcp"] = TcpInferenceServer(
-                self._frames(route), server, digest=digest, incarnation=self._incarnation
-            )
+        near, far = None, None
+        digest, frames = route.layout().spec.digest(), self._frames(route)
+        for server in self._servers(inference_end(route, policy_worker), frames.request.nbytes):
+            far = TcpInferenceServer(frames, server, digest=digest, incarnation=self._incarnation)
+            self._remote.append(far)
         replies = f"replies/{route.policy}/{policy_worker}"
         if replies in self._arenas:
-            found["shm"] = ShmInferenceServer(
+            near = ShmInferenceServer(
                 {actor: self._rows_of(route, actor) for actor in self._near(route)},
                 self._plan.replies(route),
                 self._arenas[replies],
@@ -315,9 +334,11 @@ class ProcessConnector:
                 incarnation=self._incarnation,
                 context=self._context,
             )
-        if len(found) == 1:
-            return next(iter(found.values()))
-        return JoinedServer(found["shm"], found["tcp"], frozenset(self._near(route)))
+        if near is not None and far is not None:
+            return JoinedServer(near, far, frozenset(self._near(route)))
+        only = near or far
+        assert only is not None, "a policy worker that nobody asks"
+        return only
 
     def patience(self, route: RoutePlan) -> float:
         """Seconds to wait for a version; 0: it is there before anybody may use it."""
@@ -385,22 +406,30 @@ class ProcessConnector:
         assert self._network is not None, "a stream over a network, and no keys"
         return self._network
 
-    def _servers(self, name: str) -> list[Server]:
-        """What listens for this worker at an end, or at its parts: each has a thread of its own."""
+    def _servers(self, name: str, most_bytes: int) -> list[Server]:
+        """What listens for this worker at an end, or at its parts: each has a thread of its own.
+
+        It is sent frames of at most so many bytes.
+        """
         if self._network is None:
             return []
         listeners = self._network.listeners
         mine = {end: listeners[end] for end in listeners if f"{end}/".startswith(f"{name}/")}
-        return [
+        servers = [
             Server(
                 self._context,
                 self._network.addresses[end],
                 keys=self._network.keys,
                 listener=fd,
                 thread=number % self._plan.experiment["network"]["receivers"],
+                most_bytes=most_bytes,
             )
             for number, (end, fd) in enumerate(sorted(mine.items()))
         ]
+        for server in servers:
+            assert self._doorkeeper is not None, "a listener that nobody guards"
+            self._doorkeeper.watch(server.socket)
+        return servers
 
     def _address(self, edge: str, route: RoutePlan, index: int) -> str:
         number = [r.policy for r in self._plan.routes].index(route.policy)

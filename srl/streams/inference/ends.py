@@ -96,6 +96,11 @@ class RequestClient(ABC):
             self._ask_again(now)
         return answered
 
+    @property
+    def rejected(self) -> int:
+        """Messages dropped because they were malformed or foreign."""
+        return sum(client.rejected for client in self._clients)
+
     def save(self) -> Arrays:
         """No policy lives here."""
         return {}
@@ -132,11 +137,13 @@ class RequestClient(ABC):
             self._clients[worker].rejected += 1
         elif header.kind is Kind.WELCOME:
             self._on_welcome(worker, header.incarnation)
-        elif header.kind is Kind.REPLY:
+        elif header.kind is Kind.REPLY and worker in self._welcomed:
             self._outstanding[worker] = max(0, self._outstanding[worker] - 1)
             if self._copy_answer(worker, message):
                 return [header.c]
             self.late += 1
+        else:
+            self._clients[worker].rejected += 1
         return []
 
     def _on_welcome(self, worker: int, incarnation: int) -> None:
@@ -298,6 +305,7 @@ class RequestServer(ABC):
             reason = self._outputs.difference(theirs) or "the observations differ"
         except (IndexError, SpecError) as error:
             reason = f"the client sent no readable Spec ({error})"
+        self._server.rejected += 1
         refused = Header(Kind.REFUSED, 0, self._incarnation, 0, digest=self._digest)
         self._server.send(message.peer, refused, reason.encode())
 

@@ -81,7 +81,8 @@ class TcpInferenceClient(RequestClient):
         """Ask the policy workers at `addresses`; `options` are those of every client."""
         self._layouts = layouts
         self._requests = [Block.allocate(layouts.request) for _ in range(layouts.num_groups)]
-        clients = [Client(context, address, keys=keys) for address in addresses]
+        most = layouts.answer.nbytes
+        clients = [Client(context, address, keys=keys, most_bytes=most) for address in addresses]
         super().__init__(layouts.outputs, clients, **options)
 
     def _prepare(self, group: int) -> None:
@@ -127,12 +128,29 @@ class TcpInferenceServer(RequestServer):
         """Answer what comes to `server`."""
         self._layouts = layouts
         self._rows: dict[tuple[int, int], Block] = {}
+        self._peers: dict[int, tuple[int, bytes]] = {}
+        """Client to its life, and the connection that its last hello came by."""
         super().__init__(layouts.outputs, server, digest=digest, incarnation=incarnation)
 
     def _is_sound(self, message: Message) -> bool:
         sizes = [len(frame) for frame in message.frames]
-        is_known = self._layouts.holds(message.header.sender, message.header.c)
-        return is_known and sizes == [self._layouts.request.nbytes]
+        sender, group = message.header.sender, message.header.c
+        is_known = self._layouts.holds(sender, group) and sender in self._peers
+        return (
+            is_known
+            and self._peers[sender][1] == message.peer
+            and sizes == [self._layouts.request.nbytes]
+        )
+
+    def _on_hello(self, message: Message) -> None:
+        header = message.header
+        life, _ = self._peers.get(header.sender, (0, b""))
+        if not self._layouts.holds(header.sender, 0) or header.incarnation < life:
+            self._server.rejected += 1
+            return
+        if header.digest == self._digest:
+            self._peers[header.sender] = header.incarnation, message.peer
+        super()._on_hello(message)
 
     def _inputs(self, message: Message) -> "Mapping[str, np.ndarray | Stack]":
         key = message.header.sender, message.header.c

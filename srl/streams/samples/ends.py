@@ -81,15 +81,23 @@ class Producer:
                 raise StreamError(f"sample stream refused: {reason}")
             if header.digest != self._digest:
                 self._client.rejected += 1
-            elif header.kind is Kind.CREDIT and self._heed(message):
-                self._limit = max(self._limit, header.a)
-                self._min_version = max(self._min_version, header.b)
+            elif header.kind is Kind.CREDIT:
+                if self._heed(message):
+                    self._limit = max(self._limit, header.a)
+                    self._min_version = max(self._min_version, header.b)
+            elif header.kind is not Kind.WELCOME:
+                self._client.rejected += 1
         if time.monotonic() >= self._hello_at:
             self._hello_at = time.monotonic() + HELLO_SECONDS
             self._hellos += 1
             table, spec = self._blocks.table, self._blocks.layout.spec
             hello = self._header(Kind.HELLO, a=self._hellos, b=table.abandoned(self._place))
             self._client.send(hello, spec.to_json().encode())
+
+    @property
+    def rejected(self) -> int:
+        """Messages dropped because they were malformed or foreign."""
+        return self._client.rejected
 
     def pollables(self) -> Sequence[Any]:
         """The connection to the consumer."""
@@ -217,6 +225,7 @@ class Consumer:
             server.rejected += 1  # an earlier life of it, which arrives late
             return
         if header.digest != self._digest:
+            server.rejected += 1
             reason = _describe_difference(mine, message.frames)
             server.send(message.peer, self._answer(Kind.REFUSED), reason.encode())
             return

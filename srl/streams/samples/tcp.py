@@ -41,7 +41,9 @@ class TcpProducer(Producer):
         self._sent: dict[int, int] = {}
         """Slot to the number of the last hello before it was sent."""
         self.resent = 0
-        client = Client(context, address, keys=keys)
+        client = Client(
+            context, address, keys=keys, most_bytes=_account_bytes(blocks.table.num_slots)
+        )
         super().__init__(blocks, client, index=index, place=0, incarnation=incarnation)
 
     def _hand_over(self, slot: int, generation: int) -> None:
@@ -54,7 +56,9 @@ class TcpProducer(Producer):
         """Free what was taken, send again what was lost."""
         table = self._blocks.table
         account = np.frombuffer(b"".join(message.frames), np.uint8)
-        if account.nbytes != (2 * table.num_slots + 1) * 8:
+        if account.nbytes != _account_bytes(table.num_slots) or not table.may_be(
+            self._place, account.view(np.int64)
+        ):
             self._client.rejected += 1
             return False
         account = account.view(np.int64)
@@ -135,8 +139,14 @@ class TcpConsumer(Consumer):
         return False
 
     def _learn_abandoned(self, server: Server, producer: int, num_blocks: int) -> None:
-        if server.is_remote:
-            self._blocks.table.learn_abandoned(producer, num_blocks)
+        """Heed it where a producer can have had leave to start so many since it was last heard."""
+        table = self._blocks.table
+        if not server.is_remote:
+            return
+        if num_blocks > table.abandoned(producer) + table.num_producers * table.num_slots:
+            server.rejected += 1
+        else:
+            table.learn_abandoned(producer, num_blocks)
 
     def _send_credit(self, producer: int) -> None:
         self._untold.discard(producer)
@@ -149,3 +159,8 @@ class TcpConsumer(Consumer):
         account = self._blocks.table.account_of(producer).tobytes()
         header = self._credit_header(producer, self._credit.get(producer, 0))
         server.send(peer, header, account)
+
+
+def _account_bytes(num_slots: int) -> int:
+    """Of what a consumer says of a producer."""
+    return (2 * num_slots + 1) * 8
