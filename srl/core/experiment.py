@@ -275,6 +275,9 @@ class NetworkConfig:
 
     receivers: int = 1
     """Threads of each trainer that receive and decrypt blocks, about 0.6 GB/s each."""
+    compression: Literal["none", "lz4"] = "none"
+    """Of blocks on their way, never of weights: lz4 pays where the link is slower than it, and frames are
+    mostly flat."""
     interface: str | None = None
     """Network interface that trainers on several hosts talk over, which is neither encrypted nor
     authenticated; None: the one with the host's address."""

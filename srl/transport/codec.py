@@ -33,7 +33,8 @@ class Kind(IntEnum):
     REQUEST = 4  # a: slot, b: row, c: group, d: lowest version the answer may have
     REPLY = 5  # sequence of the request; a: version, c: group
     BLOCK = (
-        6  # a: slot, b: generation; over a network frame 1 is the block, and sequence its number
+        6  # a: slot, b: generation; over a network frame 1 is the block (c is 1: compressed), and
+        #             sequence its number
     )
     CREDIT = (
         7  # a: blocks the producer may ever have started, b: lowest version of new rows; over a

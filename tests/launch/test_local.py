@@ -15,7 +15,11 @@ TOPOLOGIES = {
     "staged between batches": {"inference": "inline", "trainers__staging": "inline"},
     "one policy worker": {"inference": "shm", "policies__count": 1},
     "two policy workers": {"inference": "shm", "policies__count": 2, "max_staleness": 2},
-    "blocks over tcp": {"samples": "tcp", "network__receivers": 2},
+    "blocks over tcp": {
+        "samples": "tcp",
+        "network__receivers": 2,
+        "network__compression": "lz4",
+    },
     "all over tcp": {"samples": "tcp", "inference": "tcp", "policies__count": 2},
 }
 

@@ -39,6 +39,7 @@ from srl.testing.stream_contract import (
 from srl.transport.arena import Arena
 from srl.transport.blocks import BlockArena, block_arena_bytes
 from srl.transport.codec import Kind
+from srl.transport.compression import Compression, Lz4
 from srl.transport.keys import Doorkeeper, make_keys
 from srl.transport.listener import address_of, listen
 from srl.transport.sockets import Client, Server
@@ -226,6 +227,8 @@ class TwoConsumersHarness(ShmSampleHarness):
 class TcpSampleHarness(ShmSampleHarness):
     """Producers on one host, consumers on another: each has an arena of its own."""
 
+    compression: Compression | None = None
+
     def __init__(self):
         self._keys = make_keys()
         self._listeners = [listen("127.0.0.1") for _ in range(self.num_consumers)]
@@ -261,7 +264,7 @@ class TcpSampleHarness(ShmSampleHarness):
             keys=self._keys,
             listener=os.dup(self._listeners[index].fileno()),
         )
-        return TcpConsumer(self._blocks(), [server], consumer=index)
+        return TcpConsumer(self._blocks(), [server], consumer=index, compression=self.compression)
 
     def _connect(self, blocks, index, incarnation):
         return TcpProducer(
@@ -271,11 +274,16 @@ class TcpSampleHarness(ShmSampleHarness):
             incarnation=incarnation,
             keys=self._keys,
             context=self._context,
+            compression=self.compression,
         )
 
 
 class TwoTcpConsumersHarness(TcpSampleHarness):
     num_producers, num_consumers = 4, 2
+
+
+class Lz4SampleHarness(TcpSampleHarness):
+    compression = Lz4()
 
 
 class InlineInferenceHarness:
@@ -535,6 +543,7 @@ SAMPLE_HARNESSES = (
     TwoConsumersHarness,
     TcpSampleHarness,
     TwoTcpConsumersHarness,
+    Lz4SampleHarness,
 )
 INFERENCE_HARNESSES = (InlineInferenceHarness, ShmInferenceHarness, TcpInferenceHarness)
 

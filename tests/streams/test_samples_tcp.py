@@ -2,13 +2,14 @@
 
 from contextlib import closing
 
+import lz4.block
 import numpy as np
 import pytest
 
 from srl.testing.stream_contract import eventually
 from srl.transport.codec import Header, Kind
 from srl.transport.slots import SlotTable, table_bytes
-from tests.streams.test_contract import LAYOUT, TcpSampleHarness
+from tests.streams.test_contract import LAYOUT, Lz4SampleHarness, TcpSampleHarness
 
 
 @pytest.fixture
@@ -108,6 +109,43 @@ def test_block_of_another_size_is_dropped_and_counted(hosts, size):
     assert consumer.rejected == rejected + 2
     assert consumer.out_of_order == 1
     assert np.array_equal(hosts._arena.buffer, before)
+
+
+@pytest.mark.parametrize("make", [TcpSampleHarness, Lz4SampleHarness])
+def test_packed_block_that_is_not_whole_or_not_asked_for_is_dropped_and_counted(make):
+    packed = lz4.block.compress(bytes(LAYOUT.nbytes), store_size=False)
+    bomb = lz4.block.compress(bytes(1 << 24), store_size=False)
+    frames = [b"", packed[:-1], bomb, bytes(LAYOUT.nbytes)]
+    with closing(make()) as hosts:
+        hosts.settle()
+        producer, consumer = hosts.producer(0), hosts.consumer(0)
+        before, rejected = hosts._arena.buffer.copy(), consumer.rejected
+        is_off = hosts.compression is None
+        for frame in [packed, *frames[:-1]] if is_off else frames:
+            producer._client.send(producer._header(Kind.BLOCK, 0, 1, 1)._replace(c=1), frame)
+        hosts.settle()
+        assert consumer.recv(9) == []
+        assert consumer.rejected == rejected + 4
+        assert np.array_equal(hosts._arena.buffer, before)
+
+
+def test_blocks_travel_packed():
+    with closing(Lz4SampleHarness()) as hosts:
+        hosts.settle()
+        hosts.consumer(0).grant({0: 1, 1: 0}, 0)
+        hosts.settle()
+        client = hosts.producer(0)._client
+        send, sizes = client.send, []
+
+        def measured(header, *frames):
+            sizes.extend(len(frame) for frame in frames if header.kind is Kind.BLOCK)
+            return send(header, *frames)
+
+        client.send = measured
+        fill_and_send(hosts, 5)
+        values, _ = received(hosts, 1)
+        assert values == [5]
+        assert sizes[0] < LAYOUT.nbytes / 2
 
 
 @pytest.mark.parametrize("size", [0, 8, 57])

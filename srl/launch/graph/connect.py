@@ -63,6 +63,7 @@ from srl.streams.samples.workspace import Workspace
 from srl.transport.arena import Arena
 from srl.transport.bell import Bell, Ear
 from srl.transport.blocks import BlockArena, block_arena_bytes
+from srl.transport.compression import Compression, make_compression
 from srl.transport.control import Network
 from srl.transport.keys import Doorkeeper
 from srl.transport.sockets import Server
@@ -244,6 +245,7 @@ class ProcessConnector:
                 incarnation=self._incarnation,
                 keys=network.keys,
                 context=self._context,
+                compression=self._compression(),
             )
             self._remote.append(producer)
             return producer
@@ -262,7 +264,8 @@ class ProcessConnector:
         if not receivers:
             return ShmConsumer(blocks, address, consumer=rank, context=self._context)
         servers = [Server(self._context, address), *receivers]
-        consumer = TcpConsumer(blocks, servers, consumer=rank)
+        compression = self._compression()
+        consumer = TcpConsumer(blocks, servers, consumer=rank, compression=compression)
         self._remote.append(consumer)
         return consumer
 
@@ -401,6 +404,9 @@ class ProcessConnector:
             num_clients=replies.num_clients,
             num_groups=replies.num_groups,
         )
+
+    def _compression(self) -> Compression | None:
+        return make_compression(self._plan.experiment["network"]["compression"])
 
     def _reach(self) -> Network:
         assert self._network is not None, "a stream over a network, and no keys"

@@ -25,6 +25,7 @@ from srl.launch.graph.config import decode_algorithm, encode_experiment
 from srl.launch.graph.env_factory import env_spec, make_env
 from srl.streams.inference.shm import ReplyLayout
 from srl.transport.blocks import block_arena_bytes
+from srl.transport.compression import make_compression
 
 MAX_BLOCK_BYTES = 32 << 20
 _PROBE_STEPS = 8
@@ -287,6 +288,7 @@ def make_plan(
         experiment: what to run.
         opponents: policy to what it is made of, for those that are frozen.
     """
+    make_compression(experiment.network.compression)  # or say what is not installed
     spec = env_spec(experiment.env)
     routed = route_agents(experiment.routes, spec.agents)
     sets = tuple(route.agents for route in routed)

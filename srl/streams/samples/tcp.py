@@ -16,8 +16,12 @@ from srl.core.streams import Delivery
 from srl.streams.samples.ends import Consumer, Producer
 from srl.transport.blocks import BlockArena
 from srl.transport.codec import Kind
+from srl.transport.compression import Compression
 from srl.transport.keys import Keys
-from srl.transport.sockets import Client, Message, Server
+from srl.transport.sockets import Client, Frame, Message, Server
+
+_PACKED = 1
+"""In the header of a block: its frame is compressed."""
 
 
 class TcpProducer(Producer):
@@ -36,8 +40,10 @@ class TcpProducer(Producer):
         incarnation: int,
         keys: Keys,
         context: "zmq.Context[Any]",
+        compression: Compression | None = None,
     ) -> None:
         """Send to the consumer at `address`; `blocks` is an arena of this producer alone."""
+        self._compression = compression
         self._sent: dict[int, int] = {}
         """Slot to the number of the last hello before it was sent."""
         self.resent = 0
@@ -49,7 +55,10 @@ class TcpProducer(Producer):
     def _hand_over(self, slot: int, generation: int) -> None:
         number = self._blocks.table.number(self._place, slot)
         header = self._header(Kind.BLOCK, slot, generation, number)
-        if self._client.send(header, self._blocks.block(self._place, slot).buffer.data):
+        frame = self._blocks.block(self._place, slot).buffer.data
+        if self._compression is not None and (packed := self._compression.pack(frame)) is not None:
+            header, frame = header._replace(c=_PACKED), packed
+        if self._client.send(header, frame):
             self._sent[slot] = self._hellos
 
     def _heed(self, message: Message) -> bool:
@@ -88,8 +97,10 @@ class TcpConsumer(Consumer):
         servers: Sequence[Server],
         *,
         consumer: int = 0,
+        compression: Compression | None = None,
     ) -> None:
         """Take what comes to `servers`: with a block from other hosts, without one from this."""
+        self._compression = compression
         self.out_of_order = 0
         self._untold = set[int]()
         """Producers of other hosts that do not know yet what was taken of them."""
@@ -117,9 +128,8 @@ class TcpConsumer(Consumer):
         """Copy a block into its slot; False where it does not belong there, or was here before."""
         header, table = message.header, self._blocks.table
         producer, slot = header.sender, header.a
-        size, frames = self._blocks.layout.nbytes, message.frames
-        is_whole = len(frames) == 1 and len(frames[0]) == size
-        if not is_whole or not self._blocks.holds(producer, slot):
+        data = self._data_of(message)
+        if data is None or not self._blocks.holds(producer, slot):
             server.rejected += 1
             return False
         before = header.sequence - 1 - table.sequence(producer)
@@ -133,10 +143,19 @@ class TcpConsumer(Consumer):
             self.out_of_order += 1  # one before it is missing: both will come again
         else:
             block = self._blocks.block(producer, slot)
-            np.copyto(block.buffer, np.frombuffer(frames[0], np.uint8))
+            np.copyto(block.buffer, np.frombuffer(data, np.uint8))
             table.receive(producer, slot, header.sequence)
             return True
         return False
+
+    def _data_of(self, message: Message) -> Frame | None:
+        """The bytes of a block that a message brings; None where it brings none, or not whole."""
+        frames, size = message.frames, self._blocks.layout.nbytes
+        if len(frames) != 1:
+            return None
+        if message.header.c == _PACKED and self._compression is not None:
+            return self._compression.unpack(frames[0], size)
+        return frames[0] if len(frames[0]) == size else None
 
     def _learn_abandoned(self, server: Server, producer: int, num_blocks: int) -> None:
         """Heed it where a producer can have had leave to start so many since it was last heard."""
