@@ -6,10 +6,12 @@ Sender processes send prefilled blocks over loopback, as fast as they can, to on
 
 - stream: the sample stream, as in a run: credit by the gate, every block copied into its slot, taken, and its slot
   given back; both ends are those of a run, keys and doorkeeper included.
+- lz4: the same, compressed (where lz4 is installed); rates are of what comes out.
 - curve: PUSH and PULL with CURVE, which drop what they receive; plain: the same without encryption.
 
 They take turns within a repeat; ratios are taken within it, and medians over all. The receiver is what is
-measured: `cores` is what its process kept busy, all threads together.
+measured: `cores` is what its process kept busy, all threads together, and `us_a_block` its CPU time. A host that is
+busy with something else makes rates useless, and that time less so.
 """
 
 import argparse
@@ -20,7 +22,8 @@ import platform
 import resource
 import statistics
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,7 +33,7 @@ import numpy as np
 import zmq
 
 from srl.core.algorithm import Records
-from srl.core.block import Layout, route_layout
+from srl.core.block import Block, Layout, route_layout
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.spec import Field, Spec
 from srl.learning.staleness import Gate
@@ -38,6 +41,7 @@ from srl.streams.samples.tcp import TcpConsumer, TcpProducer
 from srl.transport.arena import Arena
 from srl.transport.blocks import BlockArena, block_arena_bytes
 from srl.transport.codec import HEADER
+from srl.transport.compression import Lz4, make_compression
 from srl.transport.keys import Doorkeeper, Keys, make_keys, use_keys
 from srl.transport.listener import address_of, listen
 from srl.transport.sockets import Server
@@ -73,7 +77,13 @@ def slots_of(size: str, senders: int) -> int:
 
 
 def send_stream(
-    size: str, slots: int, index: int, address: str, keys: Keys, pipe: Connection
+    size: str,
+    slots: int,
+    index: int,
+    address: str,
+    keys: Keys,
+    pipe: Connection,
+    compression: str = "none",
 ) -> None:
     """An actor that has nothing to do but to send."""
     layout = layout_of(size)
@@ -82,7 +92,15 @@ def send_stream(
     for slot in range(slots):
         fill(size, blocks.block(0, slot).buffer, index)
     context: zmq.Context[Any] = zmq.Context()
-    producer = TcpProducer(blocks, address, index=index, incarnation=1, keys=keys, context=context)
+    producer = TcpProducer(
+        blocks,
+        address,
+        index=index,
+        incarnation=1,
+        keys=keys,
+        context=context,
+        compression=make_compression(compression),
+    )
     poller = zmq.Poller()
     poller.register(pipe.fileno(), zmq.POLLIN)
     for socket in producer.pollables():
@@ -96,7 +114,12 @@ def send_stream(
 
 
 def receive_stream(
-    size: str, senders: int, receivers: int, seconds: float, pipe: Connection
+    size: str,
+    senders: int,
+    receivers: int,
+    seconds: float,
+    pipe: Connection,
+    compression: str = "none",
 ) -> None:
     """A trainer that has nothing to do but to receive."""
     layout, slots = layout_of(size), slots_of(size, senders)
@@ -113,10 +136,13 @@ def receive_stream(
                 keys=keys,
                 listener=os.dup(listener.fileno()),
                 thread=number,
+                most_bytes=layout.nbytes,
             )
             for number, listener in enumerate(listeners)
         ]
-        consumer = stack.enter_context(closing(TcpConsumer(blocks, servers)))
+        consumer = stack.enter_context(
+            closing(TcpConsumer(blocks, servers, compression=make_compression(compression)))
+        )
         pipe.send(([address_of(listener) for listener in listeners], keys))
         batch = senders * slots // 2
         gate = Gate(num_producers=senders, batch=batch, max_staleness=3)
@@ -154,6 +180,14 @@ def receive_stream(
     for listener in listeners:
         listener.close()
     arena.close()
+
+
+def send_lz4(*words: Any) -> None:
+    send_stream(*words, compression="lz4")
+
+
+def receive_lz4(*words: Any) -> None:
+    receive_stream(*words, compression="lz4")
 
 
 # --- bare sockets ----------------------------------------------------------------------------
@@ -236,14 +270,52 @@ SIDES = {
     "curve": (send_bare, receive_curve),
     "plain": (send_bare, receive_plain),
 }
+if find_spec("lz4") is not None:
+    SIDES["lz4"] = (send_lz4, receive_lz4)
 
 
 # --- both ------------------------------------------------------------------------------------
 
 
 def fill(size: str, buffer: np.ndarray, seed: int) -> None:
-    """Any bytes: neither encryption nor copies look at them."""
-    buffer[:] = np.random.default_rng(seed).integers(0, 256, buffer.nbytes, np.uint8)
+    """Numbers, or the pictures of a game: flat, with a score, two bars and a ball that move."""
+    rng = np.random.default_rng(seed)
+    if size != "atari":
+        buffer[:] = rng.integers(0, 256, buffer.nbytes, np.uint8)
+        return
+    block = Block(layout_of(size), buffer)
+    frames = block["obs"]
+    frames[:] = 87
+    frames[:, :, :10, 10:74] = rng.integers(0, 2, (10, 64), np.uint8) * 236
+    for row, lane in np.ndindex(frames.shape[:2]):
+        for x, height in ((8, 16), (74, 16), (int(rng.integers(10, 72)), 2)):
+            y = int(rng.integers(14, 84 - height))
+            frames[row, lane, y : y + height, x : x + 2] = rng.integers(140, 240)
+    for name in ("log_prob", "value", "reward"):
+        block[name][:] = rng.standard_normal(block[name].shape)
+
+
+def packing(size: str) -> dict[str, Any]:
+    """What lz4 makes of a block, and how fast, on one core."""
+    buffer, lz4 = np.zeros(layout_of(size).nbytes, np.uint8), Lz4()
+    fill(size, buffer, 0)
+    packed = lz4.pack(buffer.data)
+    if packed is None:
+        return {"share": 1.0}
+
+    def rate(call: Any) -> float:
+        times = []
+        for _ in range(20):
+            begin = time.thread_time()
+            call()
+            times.append(time.thread_time() - begin)
+        return round(buffer.nbytes / statistics.median(times) / 1e6)
+
+    return {
+        "share": round(len(packed) / buffer.nbytes, 3),
+        "pack_mb_s": rate(lambda: lz4.pack(buffer.data)),
+        "unpack_mb_s": rate(lambda: lz4.unpack(packed, buffer.nbytes)),
+    }
 
 
 def queue_of(layout: Layout) -> int:
@@ -294,8 +366,8 @@ def run(side: str, size: str, senders: int, receivers: int, seconds: float) -> t
         assert receiver.poll(2 * START_SECONDS + seconds), "the receiver has nothing to say"
         return receiver.recv()
     finally:
-        for process, pipe in reversed(started):
-            if process.is_alive():
+        for _, pipe in reversed(started):
+            with suppress(OSError):  # it has ended
                 pipe.send("end")
         for process, _ in started:
             process.join(10)
@@ -321,11 +393,17 @@ def compare(options: argparse.Namespace, size: str) -> dict[str, Any]:
         ratios = [round(a / b, 3) for (a, _), (b, _) in pairs]
         return {"median": round(statistics.median(ratios), 3), "all": ratios}
 
-    results: dict[str, Any] = {"block_bytes": layout_of(size).nbytes}
+    block_bytes = layout_of(size).nbytes
+    results: dict[str, Any] = {"block_bytes": block_bytes}
+    if "lz4" in SIDES:
+        results["lz4"] = packing(size)
     for name, runs in found.items():
         results[name] = {
             "mb_s": round(statistics.median(rate for rate, _ in runs) / 1e6, 1),
             "cores": round(statistics.median(cores for _, cores in runs), 2),
+            "us_a_block": round(
+                statistics.median(1e6 * cores * block_bytes / rate for rate, cores in runs), 1
+            ),
             "all": [round(rate / 1e6, 1) for rate, _ in runs],
         }
     for n in options.receivers:
