@@ -5,7 +5,7 @@
 Sender processes send prefilled blocks over loopback, as fast as they can, to one process that receives them:
 
 - stream: the sample stream, as in a run: credit by the gate, every block copied into its slot, taken, and its slot
-  given back; both ends are those of a run, keys and doorkeeper included.
+  given back; both ends are those of a run, keys, doorkeeper and allocator included.
 - lz4: the same, compressed (where lz4 is installed); rates are of what comes out.
 - curve: PUSH and PULL with CURVE, which drop what they receive; plain: the same without encryption.
 
@@ -36,6 +36,7 @@ from srl.core.algorithm import Records
 from srl.core.block import Block, Layout, route_layout
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.spec import Field, Spec
+from srl.launch.host.process import use_allocator
 from srl.learning.staleness import Gate
 from srl.streams.samples.tcp import TcpConsumer, TcpProducer
 from srl.transport.arena import Arena
@@ -86,6 +87,7 @@ def send_stream(
     compression: str = "none",
 ) -> None:
     """An actor that has nothing to do but to send."""
+    use_allocator("tuned")  # as every worker
     layout = layout_of(size)
     arena = Arena.heap(block_arena_bytes(layout, 1, slots))
     blocks = BlockArena(arena.buffer, layout, 1, slots)
@@ -122,6 +124,7 @@ def receive_stream(
     compression: str = "none",
 ) -> None:
     """A trainer that has nothing to do but to receive."""
+    use_allocator("tuned")  # as every worker
     layout, slots = layout_of(size), slots_of(size, senders)
     keys, context = make_keys(), zmq.Context(receivers)
     arena = Arena.create("wire", block_arena_bytes(layout, senders, slots))
