@@ -436,6 +436,7 @@ def main() -> None:
             "python": platform.python_version(),
             "zmq": zmq.zmq_version(),
             "pyzmq": zmq.pyzmq_version(),
+            "load": os.getloadavg(),  # of others, too
         },
         "seconds": options.seconds,
         "repeats": options.repeats,
