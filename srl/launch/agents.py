@@ -92,7 +92,7 @@ class Agents:
 
         Args:
             checkpoint: to go on from.
-            folder: of the run, which all hosts see.
+            folder: of the run; of hosts that do not see it, the links know.
             keys: of the run; None where everything stays on one host.
             places: host to its folder of sockets and the address where it listens.
         """
@@ -102,10 +102,10 @@ class Agents:
             arenas={},
             workers=[],
             listeners={},
-            log_folder=str(folder / "logs"),
+            log_folder=str(folder.resolve() / "logs"),
             socket_folder="",
             python_path=[path or os.getcwd() for path in sys.path],
-            state=None if checkpoint is None else str(checkpoint.path),
+            state=None if checkpoint is None else str(checkpoint.path.resolve()),
             keys=keys,
         )
         for host, place in places.items():

@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import msgspec
 import zmq
@@ -16,6 +18,7 @@ from srl.launch.agents import Agents, contract
 from srl.launch.graph.hosts import hosts_of
 from srl.launch.graph.plan import Plan
 from srl.launch.host.process import thread_environment
+from srl.launch.host_files import HostFiles
 from srl.launch.link import Greeting, LinkOrder
 from srl.learning.checkpoint import Checkpoint
 from srl.transport.control import (
@@ -65,34 +68,36 @@ class Starter(Protocol):
 class SubprocessStarter:
     """A link on this host: for tests, and for hosts that are network namespaces."""
 
-    def __init__(self, address: str, log: str, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, address: str, prefix: Sequence[str] = ()) -> None:
         """Start by `prefix` (a command that runs another, elsewhere), and have it listen at `address`."""
         self.address = address
-        self._log = Path(log)
         self._prefix = prefix
+        self._said: IO[bytes] | None = None
+        """What it says before it has a log."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, order: bytes) -> None:
         """Start it; its order goes through a pipe."""
         self.close(0.0)
-        with self._log.open("ab") as file:
-            self._process = subprocess.Popen(
-                [*self._prefix, sys.executable, "-P", "-m", "srl.launch.link"],
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                env=thread_environment(1) | {"PYTHONUNBUFFERED": "1"},
-                start_new_session=True,
-            )
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - `close` does
+        self._process = subprocess.Popen(
+            [*self._prefix, sys.executable, "-P", "-m", "srl.launch.link"],
+            stdin=subprocess.PIPE,
+            stdout=self._said,
+            stderr=self._said,
+            env=thread_environment(1) | {"PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
         assert self._process.stdin is not None
         self._process.stdin.write(order + b"\n")
         self._process.stdin.flush()
 
     def failure(self) -> str | None:
         """Why the link has ended; None while it has not."""
-        if self._process is None or self._process.poll() is None:
+        if self._process is None or self._process.poll() is None or self._said is None:
             return None
-        said = self._log.read_text(errors="replace").splitlines()
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").splitlines()
         return said[-1] if said else f"it ended with {self._process.returncode}"
 
     def is_gone(self) -> bool:
@@ -101,10 +106,11 @@ class SubprocessStarter:
 
     def close(self, grace_seconds: float) -> None:
         """Close its input, and kill it where that does not end it."""
-        if self._process is None:
+        if self._process is None or self._said is None:
             return
         assert self._process.stdin is not None
         self._process.stdin.close()
+        self._said.close()
         try:
             self._process.wait(grace_seconds)
         except subprocess.TimeoutExpired:
@@ -126,7 +132,9 @@ class ClusterLauncher:
         """Run on the hosts of `starters`, which find this process at `address`."""
         self.writers = frozenset(plan.writers())
         self._plan = plan
-        self._folder = folder
+        self._folder = folder.resolve()
+        self._mark = self._folder / f".seen-{uuid.uuid4().hex}"
+        """By which hosts know whether they see the folder."""
         self._starters = starters
         self._keys = make_keys()
         self._context: zmq.Context[Any] = zmq.Context()
@@ -136,6 +144,7 @@ class ClusterLauncher:
         listener = os.dup(self._listener.fileno())
         self._board = Switchboard(self._context, at, self._keys, listener, known=set(starters))
         self._doorkeeper.watch(self._board.socket)
+        self._files = HostFiles(plan, self._folder, self._board.hosts)
         self._agents: Agents | None = None
         self._awaited: dict[int, float] = {}
         """Lost hosts that were started again, to how long they may take."""
@@ -148,6 +157,7 @@ class ClusterLauncher:
 
     def start(self, checkpoint: Checkpoint | None) -> None:
         """Tie all hosts to this one, then have their agents start every worker."""
+        self._mark.touch()
         for host in self._starters:
             self._start_link(host, 1)
         self._await(lambda: all(self._has_greeted(host) for host in self._starters))
@@ -160,7 +170,8 @@ class ClusterLauncher:
             controller=address_of(self._listener),
             keys=self._keys,
             host=host,
-            log=str(self._folder / "logs" / f"node-agent-{host}.log"),
+            folder=str(self._folder),
+            mark=self._mark.name,
             life=life,
         )
         self._starters[host].start(msgspec.json.encode(order))
@@ -178,15 +189,19 @@ class ClusterLauncher:
             raise ConfigError(
                 f"host {host} ({address}) did not greet as a host of SRL does: install the same on both"
             ) from error
-        greeting.check(host, address, str(self._folder))
+        greeting.check(host, address)
+        self._files.far.discard(host)
+        if not greeting.sees_folder:
+            self._files.far.add(host)
         return greeting.sockets, address
 
     def poll(self, timeout_seconds: float) -> Sequence[Message]:
         """What workers and agents have said; waits for it at most this long."""
         assert self._agents is not None
         self._board.poll(timeout_seconds)
-        messages = self._agents.hear()
+        messages = self._files.hear(self._agents.hear())
         for host in self._agents.lost():
+            self._files.forget(host)
             messages += self._lose(host, f"host {host} is lost: {self._board.hosts[host].lost}")
         return messages + self._await_lost()
 
@@ -240,12 +255,30 @@ class ClusterLauncher:
         for host in self._board.hosts.values():
             host.send(Stop())  # they are not lost, and want no checkpoint
         self._board.poll(0.0)
+        self._take_rest(_END_SECONDS if self._agents and self._agents.has_stopped else 0.0)
         for starter in self._starters.values():
             starter.close(_END_SECONDS)
+        self._take_rest(0.0)
+        self._files.close()
+        self._mark.unlink(missing_ok=True)
         self._board.close()
         self._doorkeeper.close()
         self._context.destroy(linger=0)
         self._listener.close()
+
+    def _take_rest(self, seconds: float) -> None:
+        """Take the last lines of logs, from hosts that have stopped and do not see the folder."""
+        deadline = time.monotonic() + seconds
+        while True:
+            lines = {host: self._board.hosts.get(host) for host in self._files.far}
+            if not self._board.socket.closed:
+                self._board.poll(0.1 if seconds else 0.0)
+            for line in filter(None, lines.values()):
+                self._files.hear(line.recv_all())
+            if all(line is None or line.closed for line in lines.values()):
+                return
+            if time.monotonic() >= deadline:
+                return
 
     def contract(self) -> tuple[list[str], list[str]]:
         """What a checkpoint of this launcher brings back, and what it does not."""

@@ -196,7 +196,7 @@ class Controller:
         """Policy to the mean of its own."""
         self._contract: tuple[list[str], list[str]] = ([], [])
         remove_unfinished(folder.checkpoints)
-        self._saving = Saving(folder.checkpoints, experiment.checkpoint.keep)
+        self._saving = Saving(folder.checkpoints.resolve(), experiment.checkpoint.keep)
         self._not_saved = ""
         """Why the last checkpoint that failed did."""
         self._sinks: list[Sink] = []
@@ -340,7 +340,7 @@ class Controller:
         """Have those started again whose time has come, and tell agents what they may need."""
         newest = self._saving.last or (self._checkpoint and self._checkpoint.path)
         now = time.monotonic()
-        for order in self._lives.orders(None if newest is None else str(newest), now):
+        for order in self._lives.orders(None if newest is None else str(newest.resolve()), now):
             if isinstance(order, Restart):
                 self._begin_again(order, now)
             launcher.tell(order)
@@ -349,7 +349,7 @@ class Controller:
         if now >= self._backup_at:
             keep = self._experiment.checkpoint.keep
             manifest = msgspec.json.encode(self._manifest())
-            launcher.tell(Backup(str(self._folder.checkpoints), keep, manifest))
+            launcher.tell(Backup(str(self._folder.checkpoints.resolve()), keep, manifest))
             took = time.monotonic() - now
             self._backup_at = now + max(_BACKUP_SECONDS, took / _BACKUP_SHARE)
 

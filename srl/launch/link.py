@@ -12,6 +12,7 @@ import platform
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import zmq
 
 from srl.core.errors import ConfigError
 from srl.core.version import VERSION
+from srl.launch.far_folder import FarFolder
 from srl.launch.host.agent import AgentProcess
 from srl.transport.keys import Keys
 from srl.transport.line import CHUNK_BYTES, Line
@@ -27,6 +29,8 @@ from srl.transport.line import CHUNK_BYTES, Line
 _WAIT_MILLISECONDS = 200
 _ALONE_SECONDS = 120.0
 """For the agent to write a last checkpoint and end its workers."""
+_REST_SECONDS = 5.0
+"""For the controller to take more of what was written last."""
 
 
 class LinkOrder(msgspec.Struct):
@@ -36,8 +40,10 @@ class LinkOrder(msgspec.Struct):
     """Where it is found."""
     keys: Keys
     host: int
-    log: str
-    """File for what the agent writes."""
+    folder: str
+    """Of the run."""
+    mark: str
+    """A file of it: who finds that sees the folder, and not another of its name."""
     life: int = 1
     """How often this host was started."""
 
@@ -51,9 +57,9 @@ class Greeting(msgspec.Struct):
     srl: str
     """Versions."""
     sees_folder: bool = True
-    """Whether the run folder is here."""
+    """Whether the run folder is here; else what is written here is sent."""
 
-    def check(self, host: int, address: str, folder: str) -> None:
+    def check(self, host: int, address: str) -> None:
         """Raise ConfigError where this host cannot take part."""
         mine = Greeting("", python_version(), VERSION)
         for name, here, there in (
@@ -65,11 +71,6 @@ class Greeting(msgspec.Struct):
                     f"host {host} ({address}) has {name} {there}, and this one {here}: install the "
                     "same on both"
                 )
-        if not self.sees_folder:
-            raise ConfigError(
-                f"host {host} ({address}) does not see the run folder {folder}: choose one that all "
-                "hosts share (--out)"
-            )
 
 
 def python_version() -> str:
@@ -83,56 +84,114 @@ def main() -> int:
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=LinkOrder)
     context: zmq.Context[Any] = zmq.Context()
     line = Line(context, order.controller, order.keys, host=order.host, life=order.life)
-    sees_folder = Path(order.log).parent.is_dir()
-    greeting = Greeting("", python_version(), VERSION, sees_folder)
-    if not sees_folder:
-        line.send(msgspec.json.encode(greeting) + b"\n")
-        line.close()
-        context.term()
-        return 1
-    agent = AgentProcess(Path(order.log))
-    greeting.sockets = str(agent.folder)
-    line.send(msgspec.json.encode(greeting) + b"\n")
+    far = None if sees(order) else FarFolder(order.folder, order.host)
     try:
-        reason = _pass_on(line, agent.socket)
+        logs = (Path(order.folder) if far is None else far.path) / "logs"
+        agent = AgentProcess(logs / f"node-agent-{order.host}.log")
+        greeting = Greeting(str(agent.folder), python_version(), VERSION, far is None)
+        line.send(msgspec.json.encode(greeting) + b"\n")
+        _write_to(logs / f"link-{order.host}.log")
+        try:
+            reason = _Link(line, agent.socket, far).run()
+        finally:
+            agent.socket.close()
+            agent.end(_ALONE_SECONDS)
+        sys.stderr.write(f"the link of host {order.host} ends: {reason}\n")
+        if far is not None:
+            _send_rest(line, far)
     finally:
-        agent.socket.close()
-        agent.end(_ALONE_SECONDS)
         line.close()
-    sys.stderr.write(f"the link of host {order.host} ends: {reason}\n")
+        if far is not None:
+            far.close()
     return 0
 
 
-def _pass_on(line: Line, agent: socket.socket) -> str:
-    """Carry bytes both ways until one side is gone; which."""
-    starter = sys.stdin.fileno()
-    agent.setblocking(False)
-    poller = zmq.Poller()
-    for pollable in (line.socket, line.monitor, agent.fileno(), starter):
-        poller.register(pollable, zmq.POLLIN)
-    unsent = bytearray()
-    while True:
-        poller.poll(10 if unsent else _WAIT_MILLISECONDS)
-        unsent += line.recv()
-        if line.lost is not None:
-            return f"its controller is gone, {line.lost}"
-        if unsent:
+def sees(order: LinkOrder) -> bool:
+    """Whether the run folder is here."""
+    return (Path(order.folder) / order.mark).is_file()
+
+
+def _write_to(log: Path) -> None:
+    """Have what this process says from now on in a log of the run."""
+    with log.open("ab") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+
+
+class _Link:
+    """Carries bytes both ways; of a host that does not see the run folder, files, too."""
+
+    def __init__(self, line: Line, agent: socket.socket, far: FarFolder | None) -> None:
+        self._line = line
+        self._agent = agent
+        self._far = far
+        self._unsent = bytearray()
+
+    def run(self) -> str:
+        """Go on until one side is gone; which."""
+        line, agent, starter = self._line, self._agent, sys.stdin.fileno()
+        agent.setblocking(False)
+        poller = zmq.Poller()
+        for pollable in (line.socket, line.monitor, agent.fileno(), starter):
+            poller.register(pollable, zmq.POLLIN)
+        while True:
+            poller.poll(10 if self._unsent else _WAIT_MILLISECONDS)
+            self._unsent += self._inward(line.recv())
+            if line.lost is not None:
+                return f"its controller is gone, {line.lost}"
+            self._give_orders()
+            self._outward(b"")
             try:
-                del unsent[: agent.send(unsent)]
+                while data := agent.recv(CHUNK_BYTES):
+                    self._outward(data)
+                return "its node agent has ended"
             except BlockingIOError:
                 pass
             except OSError:
                 return "its node agent is gone"
+            if dict(poller.poll(0)).get(starter) and not os.read(starter, 4096):
+                return "who started it is gone"
+
+    def _give_orders(self) -> None:
+        """Pass on to the agent what it takes now."""
         try:
-            while data := agent.recv(CHUNK_BYTES):
-                line.send(data)
-            return "its node agent has ended"
+            if self._unsent:
+                del self._unsent[: self._agent.send(self._unsent)]
         except BlockingIOError:
             pass
-        except OSError:
-            return "its node agent is gone"
-        if dict(poller.poll(0)).get(starter) and not os.read(starter, 4096):
-            return "who started it is gone"
+        except OSError:  # it is gone; its last words may still be here
+            self._unsent.clear()
+
+    def _inward(self, data: bytes) -> bytes:
+        """What the agent is to see of what the controller has sent."""
+        if self._far is None:
+            return data
+        orders, answer = self._far.inward(data)
+        if answer:
+            self._line.send(answer)
+        return orders
+
+    def _outward(self, data: bytes) -> None:
+        """Send on what the agent has sent, and files that wait."""
+        if self._far is not None:
+            data = self._far.outward(data)
+        if data:
+            self._line.send(data)
+
+
+def _send_rest(line: Line, far: FarFolder) -> None:
+    """Send what was written last, while the controller takes it."""
+    far.finish()
+    gone_at = time.monotonic() + _REST_SECONDS
+    while line.lost is None and time.monotonic() < gone_at:
+        if data := far.outward(b""):
+            line.send(data)
+        if far.is_empty:
+            return
+        line.socket.poll(_WAIT_MILLISECONDS)
+        if taken := line.recv():
+            gone_at = time.monotonic() + _REST_SECONDS
+            far.inward(taken)
 
 
 if __name__ == "__main__":

@@ -38,11 +38,7 @@ class RayLauncher(ClusterLauncher):
         self._cluster = RayCluster(plan.experiment["ray"])
         try:
             places = self._cluster.place(plan)
-            logs = folder / "logs"
-            starters = {
-                host: RayStarter(self._cluster, at, logs / f"link-{host}.log")
-                for host, at in enumerate(places)
-            }
+            starters = {host: RayStarter(self._cluster, at) for host, at in enumerate(places)}
             placed = msgspec.structs.replace(plan, hosts=hosts_of_places(places))
             super().__init__(placed, folder, starters, address=self._cluster.address)
         except BaseException:
@@ -178,11 +174,10 @@ class RayStarter:
     reason, the link does.
     """
 
-    def __init__(self, cluster: RayCluster, at: Place, log: Path) -> None:
+    def __init__(self, cluster: RayCluster, at: Place) -> None:
         self.address = at.node.address
         self._cluster = cluster
         self._at = at
-        self._log = log
         self._group: Any = None
         self._actor: Any = None
         self._started: Any = None
@@ -198,7 +193,7 @@ class RayStarter:
         # it has the GPUs, so that Ray shows them to the workers, and none of the cores
         has = {"num_cpus": 0, "num_gpus": self._at.gpus}
         remote = ray.remote(**has, scheduling_strategy=where)(SubprocessStarter)
-        self._actor = remote.remote(self.address, str(self._log))
+        self._actor = remote.remote(self.address)
         self._started = self._actor.start.remote(order)
 
     def failure(self) -> str | None:

@@ -17,11 +17,14 @@ _START_SECONDS = 60.0
 class RayHosts:
     """Ray on some hosts; the first is its head, and has a driver's processes, too."""
 
-    def __init__(self, cores: Sequence[int], *, delay_seconds: float = 0.0) -> None:
-        """Start one node a host with so many cores each."""
+    def __init__(
+        self, cores: Sequence[int], *, delay_seconds: float = 0.0, private: Path | None = None
+    ) -> None:
+        """Start one node a host with so many cores each; all but the first see `private` empty."""
         self.place = Path(tempfile.mkdtemp(prefix="srlr-"))
         self.address = f"{address(1)}:{_PORT}"
         self._cores = cores
+        self._private = private
         token = self.place / "token"
         token.write_text(os.urandom(32).hex())
         token.chmod(0o600)
@@ -52,6 +55,9 @@ class RayHosts:
             words += ["--temp-dir", str(self.place / "ray")]
         else:
             words += ["--address", self.address]
+        if self._private is not None and number > 1:  # each host has mounts of its own
+            mount = f"mount -t tmpfs tmpfs '{self._private}' && exec \"$@\""
+            words = ["sh", "-c", mount, "-", *words]
         if number in self._nodes:
             self._nodes[number].wait(30)
         with (self.place / f"ray-{number}.log").open("ab") as log:
@@ -106,6 +112,11 @@ class RayHosts:
                 stdout=file,
                 stderr=file,
             )
+
+    def seen(self, number: int, folder: Path) -> list[Path]:
+        """What is in a folder, as a host sees it."""
+        root = Path(f"/proc/{self._nodes[number].pid}/root")
+        return [*(root / folder.relative_to("/")).iterdir()]
 
     def options(self, where: Mapping[str, Sequence[int]]) -> list[str]:
         """Options of a run on this cluster: kind of workers to the numbers of their hosts."""

@@ -274,6 +274,31 @@ class Accounts(msgspec.Struct, tag=True):
     """Worker to the memory of its own; empty where it was not looked at."""
 
 
+class FileData(msgspec.Struct, tag=True):
+    """A piece of a file of the run folder, from a host that does not see it; or to it, if it asked."""
+
+    host: int
+    name: str
+    """Below the run folder."""
+    data: bytes
+    is_last: bool = False
+    """The file is whole with this piece."""
+
+
+class FileTaken(msgspec.Struct, tag=True):
+    """To a host: so many bytes of its files are taken, and as many more may come."""
+
+    bytes: int
+
+
+class FileWanted(msgspec.Struct, tag=True):
+    """From a host that does not see the run folder: it needs a file of it, from this byte on."""
+
+    host: int
+    name: str
+    offset: int
+
+
 class Stopped(msgspec.Struct, tag=True):
     """From a node agent, last: everything has ended; here is the ledger of its arenas."""
 
@@ -304,6 +329,9 @@ Message = (
     | Noted
     | Failure
     | Accounts
+    | FileData
+    | FileTaken
+    | FileWanted
     | Stopped
 )
 

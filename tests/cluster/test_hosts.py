@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
+from srl.learning.versions import VersionStore, read_weights
 from srl.testing.hosts import Hosts, address, can_have_hosts
 from srl.testing.ray_hosts import RayHosts
 from srl.testing.shares import learn_together
@@ -43,9 +45,15 @@ CARTPOLE = ("--actors.envs", "8", "--algorithm.batch-size", "2048", "--evaluatio
 
 
 @pytest.fixture(scope="module")
-def ray_hosts() -> Iterator[RayHosts]:
+def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the first host does not share with the others."""
+    return tmp_path_factory.mktemp("private")
+
+
+@pytest.fixture(scope="module")
+def ray_hosts(private: Path) -> Iterator[RayHosts]:
     """Three hosts with six cores each (which they have not, but nobody counts)."""
-    made = RayHosts([6, 6, 6])
+    made = RayHosts([6, 6, 6], private=private)
     yield made
     made.close()
 
@@ -121,6 +129,41 @@ def test_host_that_is_killed_comes_again(ray_hosts: RayHosts, victim: int, tmp_p
     summary = assert_completed(folder, process, log)
     assert summary["worker_restarts"] >= 1
     ray_hosts.wait_for_nodes(3)
+
+
+def test_hosts_need_not_see_the_run_folder(
+    ray_hosts: RayHosts, private: Path, tmp_path: Path
+) -> None:
+    log, folder = tmp_path / "log", private / "run"
+    where = ray_hosts.options({"trainers": [2], "actors": [3]})
+    words = [
+        "train",
+        "cartpole",
+        *where,
+        *CARTPOLE,
+        "--actors.count",
+        "2",
+        "--evaluation.count",
+        "1",
+    ]
+    words += ["--stop.return", "None", "--stop.env-steps", "40000", "--checkpoint.seconds", "1"]
+    process = ray_hosts.start([*words, "--out", str(folder)], log)
+    first = assert_completed(folder, process, log)
+    assert first["checkpoints"]["failed"] == 0
+    assert read_checkpoint(latest_checkpoint(folder / "checkpoints")).sections
+    names = {path.name for path in folder.glob("logs/*.log")}
+    workers = {"trainer-0", "actor-0", "actor-1", "evaluator-0"}
+    assert {f"{name}.log" for name in workers} <= names
+    for version in VersionStore(folder / "versions").newest("main", 100):
+        read_weights(folder / "versions" / version.file)
+    process = ray_hosts.start(["resume", str(folder), "--stop.env-steps", "80000"], log)
+    second = assert_completed(folder, process, log)
+    assert second["version"] > first["version"]
+    assert rows_of(folder) == second["version"]
+    assert not list(folder.rglob(".*"))
+    for number in (2, 3):
+        assert not ray_hosts.seen(number, private)
+    assert not list(ray_hosts.place.glob("srl-*"))
 
 
 def test_trainers_on_two_hosts_equal_one_on_the_same_blocks() -> None:

@@ -9,8 +9,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -22,6 +23,9 @@ from srl.launch import cluster, controller
 from srl.launch.cluster import ClusterLauncher, SubprocessStarter
 from srl.launch.graph.plan import Plan
 from srl.launch.link import Greeting, python_version
+from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
+from srl.learning.guard import read_batch
+from srl.learning.versions import VersionStore, read_weights
 
 PLACEMENTS = {
     "actors, inference and training apart": (
@@ -39,21 +43,27 @@ PLACEMENTS = {
     ),
 }
 
+FAR = (
+    sys.executable,
+    "-c",
+    "import sys, srl.launch.link as link; link.sees = lambda _: False; sys.exit(link.main())",
+)
+"""Starts a link that does not see the run folder."""
+
 
 def place(
-    monkeypatch: pytest.MonkeyPatch, hosts: dict[str, int], prefix: Sequence[str] = ()
+    monkeypatch: pytest.MonkeyPatch,
+    hosts: dict[str, int],
+    prefixes: Mapping[int, Sequence[str]] = MappingProxyType({}),
 ) -> list[ClusterLauncher]:
-    """Have runs of the local launcher be on several hosts; `prefix` starts those after the first."""
+    """Have runs of the local launcher be on several hosts, some of them started in other ways."""
     made: list[ClusterLauncher] = []
 
     def launch(plan: Plan, folder: Path) -> ClusterLauncher:
         placed = msgspec.structs.replace(plan, hosts=hosts)
-        logs = [
-            str(folder / "logs" / f"link-{host}.log") for host in range(max(hosts.values()) + 1)
-        ]
         starters = {
-            host: SubprocessStarter("127.0.0.1", log, prefix if host else ())
-            for host, log in enumerate(logs)
+            host: SubprocessStarter("127.0.0.1", prefixes.get(host, ()))
+            for host in range(max(hosts.values()) + 1)
         }
         made.append(ClusterLauncher(placed, folder, starters))
         return made[-1]
@@ -169,20 +179,22 @@ def disturb(
 
 
 @pytest.mark.parametrize("harm", [kill_host, pytest.param(end_link, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("link", [(), pytest.param(FAR, marks=pytest.mark.slow, id="far")])
 @pytest.mark.parametrize(
     "placement", ["inline inference on another host", "actors, inference and training apart"]
 )
 def test_run_goes_on_when_a_host_is_lost(
     placement: str,
     harm: Callable[[ClusterLauncher, int], None],
+    link: Sequence[str],
     auditing: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     assert_ledger_adds_up: Any,
 ) -> None:
     options, hosts = PLACEMENTS[placement]
-    made = place(monkeypatch, hosts)
     folder, lost = tmp_path / "run", max(hosts.values())
+    made = place(monkeypatch, hosts, {lost: link})
     thread = disturb(made, folder, harm, lost, times=2)
     more = {"stop__env_steps": 60_000, "restarts__wait_seconds": 0.1}
     run = srl.train(auditing, launcher="local", seed=1, out=str(folder), **options, **more)
@@ -208,17 +220,13 @@ def test_run_without_its_trainers_ends_and_says_so(
 
 def test_hosts_that_cannot_take_part_are_named() -> None:
     fine = Greeting("/tmp/x", python_version(), srl.__version__)
-    fine.check(1, "10.0.0.2", "/runs/1")
+    fine.check(1, "10.0.0.2")
     for greeting, words in (
         (Greeting("", "3.9", srl.__version__), r"host 1 \(10.0.0.2\) has Python 3.9, and this one"),
         (Greeting("", python_version(), "0.0.1"), r"has SRL 0.0.1, and this one"),
-        (
-            Greeting("", python_version(), srl.__version__, sees_folder=False),
-            r"does not see the run folder /runs/1",
-        ),
     ):
         with pytest.raises(ConfigError, match=words):
-            greeting.check(1, "10.0.0.2", "/runs/1")
+            greeting.check(1, "10.0.0.2")
 
 
 LINK = "import runpy; runpy.run_module('srl.launch.link', run_name='__main__')"
@@ -251,8 +259,47 @@ def test_host_that_cannot_take_part_is_an_error_and_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 0.0 if "stdin" in before else 60.0)
-    place(monkeypatch, {"actor-0": 1}, prefix=(sys.executable, "-c", before))
+    place(monkeypatch, {"actor-0": 1}, {1: (sys.executable, "-c", before)})
     with pytest.raises(error, match=words):
         srl.train(auditing, launcher="local", seed=1, out=str(tmp_path / "run"))
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+    assert_nothing_left(of_links)
+
+
+UNFINITE = f"{Path(__file__).parent / 'unfinite.py'}:experiment"
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of what is not finite
+def test_hosts_need_not_see_the_run_folder(
+    tmp_path: Path, of_links: Path, monkeypatch: pytest.MonkeyPatch, assert_ledger_adds_up: Any
+) -> None:
+    place(monkeypatch, {"actor-0": 1, "actor-1": 1}, {0: FAR, 1: FAR})
+    folder = tmp_path / "run"
+    more = {"on_nan": "skip", "evaluation__count": 1, "checkpoint__seconds": 0.2}
+    run = srl.train(UNFINITE, launcher="local", seed=1, out=str(folder), **more)
+    assert run.summary["status"] == "completed", run.summary["reason"]
+    assert_ledger_adds_up(run.summary)
+    assert_nothing_left(of_links)
+    logs = {path.name: path.read_text() for path in folder.glob("logs/*.log")}
+    workers = {"trainer-0", "evaluator-0", "actor-0", "actor-1", "relay-0", "relay-1"}
+    assert {f"{name}.log" for name in workers} <= logs.keys()
+    assert {"node-agent-0.log", "node-agent-1.log"} <= logs.keys()
+    assert all("ends: its node agent" in logs[f"link-{host}.log"] for host in (0, 1))
+    (nan,) = folder.glob("errors/nan-trainer-0-*.safetensors")
+    assert read_batch(nan)[1]["place"]["env"] == 5
+    assert f"The batch is kept in {nan}" in logs["trainer-0.log"]
+    versions = VersionStore(folder / "versions").newest("main", 100)
+    assert versions
+    for version in versions:
+        read_weights(folder / "versions" / version.file)
+    first = read_checkpoint(latest_checkpoint(folder / "checkpoints"))
+    assert first.manifest["version"] == run.summary["version"]
+    assert run.summary["checkpoints"]["written"] >= 2
+    assert run.summary["checkpoints"]["failed"] == 0
+    again = srl.resume(folder, stop__env_steps=4000)
+    assert again.summary["status"] == "completed", again.summary["reason"]
+    assert again.summary["version"] > run.summary["version"]
+    rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["version"] for row in rows] == [*range(1, again.summary["version"] + 1)]
+    assert not list(folder.rglob(".*"))
     assert_nothing_left(of_links)
