@@ -100,6 +100,9 @@ class ActorsConfig:
     """Groups an actor's envs are split into: while one waits for actions the next one steps."""
     min: int | None = None
     """Fewest actors the run goes on with when others are given up; None: it needs all."""
+    max: int | None = None
+    """Most actors, of launcher ray: those above `count` begin where there is room for them, now or when
+    nodes join. None: as many as `count`."""
     threads: int | None = None
     """Compute threads of each actor that computes actions itself; None: as `threads` says. (Native
     envs have theirs by env.options, mostly `num_threads`.)"""
@@ -113,6 +116,7 @@ class ActorsConfig:
             check_at_least("actors.memory-limit-mb", self.memory_limit_mb, 1)
         check_at_least("actors.count", self.count, 1)
         _check_least("actors", self.min, self.count)
+        check_at_least("actors.max", self.count if self.max is None else self.max, self.count)
         check_at_least("actors.envs", self.envs, 1)
         check_at_least("actors.groups", self.groups, 1)
         if self.envs % self.groups:

@@ -16,6 +16,7 @@ from srl.transport.control import (
     Accounts,
     Backup,
     Begin,
+    Enlist,
     Examination,
     Examine,
     Examined,
@@ -113,9 +114,19 @@ class Agents:
 
     def welcome(self, host: int, place: tuple[str, str]) -> None:
         """Have a host take part again that was lost."""
+        self._prepare(host, place, is_late=True)
+
+    def join(self, plan: Plan, host: int, place: tuple[str, str]) -> None:
+        """Have a host take part that has joined; `plan` says who is there.
+
+        Others need not know: for them its workers are on some other host, as before.
+        """
+        assert self._start is not None, "not started"
+        self._plan, self._hosts = plan, self._hosts | {host}
+        self._start = msgspec.structs.replace(self._start, plan=msgspec.json.encode(plan))
         self._prepare(host, place)
 
-    def _prepare(self, host: int, place: tuple[str, str]) -> None:
+    def _prepare(self, host: int, place: tuple[str, str], *, is_late: bool = False) -> None:
         assert self._start is not None, "not started"
         sockets, address = place
         order = msgspec.structs.replace(
@@ -128,7 +139,7 @@ class Agents:
             address=address,
             earlier=self._addresses.get(host, {}),
             sent=self._sent_by(host),
-            is_late=self._has_begun,
+            is_late=is_late,
         )
         self._lines[host].send(order)
 
@@ -137,7 +148,7 @@ class Agents:
         last = self._accounts.get(host)
         return {} if last is None else {p: one["sent"] for p, one in last.ledgers.items()}
 
-    def tell(self, order: Restart | Retire | Backup | Examine | Save) -> None:
+    def tell(self, order: Restart | Retire | Enlist | Backup | Examine | Save) -> None:
         """Pass an order on to all; each does what is for its workers."""
         if isinstance(order, Examine):
             self._examined.clear()
@@ -150,7 +161,8 @@ class Agents:
 
     def _present(self) -> list[HostLine]:
         """Lines to hosts that take part."""
-        return [line for host, line in self._lines.items() if host not in self._absent]
+        there = self._hosts - self._absent.keys()
+        return [line for host, line in self._lines.items() if host in there]
 
     def stop(self, order: Save | None) -> None:
         """Stop in order: hosts that only send first, those of the trainers when these have."""
@@ -173,7 +185,8 @@ class Agents:
 
     def lost(self) -> list[int]:
         """Hosts whose line is closed and that have not stopped."""
-        return [h for h, line in self._lines.items() if line.closed and h not in self._stopped]
+        there = self._hosts - self._stopped.keys()
+        return [host for host, line in self._lines.items() if line.closed and host in there]
 
     def give_up(self, host: int) -> list[Message]:
         """Expect nothing more of a host, whose arenas are gone; what follows from that."""
@@ -246,7 +259,7 @@ class Agents:
         """Have all begin when all are prepared; later, the one that came again."""
         is_moved = message.addresses != self._addresses.get(host)
         self._addresses[host] = message.addresses
-        if len(self._addresses) < len(self._hosts):
+        if not self._has_begun and len(self._addresses) < len(self._hosts):
             return []
         every = {end: at for found in self._addresses.values() for end, at in found.items()}
         if not self._has_begun or is_moved:

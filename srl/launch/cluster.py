@@ -1,5 +1,6 @@
 """A run on several hosts: a node agent on each, tied to this process by a link."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -15,14 +16,15 @@ import zmq
 
 from srl.core.errors import ConfigError, WorkerError
 from srl.launch.agents import Agents, contract
-from srl.launch.graph.hosts import hosts_of
-from srl.launch.graph.plan import Plan
+from srl.launch.graph.hosts import hosts_of, workers_of
+from srl.launch.graph.plan import LATE, Plan
 from srl.launch.host.process import thread_environment
 from srl.launch.host_files import HostFiles
 from srl.launch.link import Greeting, LinkOrder
 from srl.learning.checkpoint import Checkpoint
 from srl.transport.control import (
     Backup,
+    Enlist,
     Examine,
     Failure,
     Message,
@@ -35,10 +37,13 @@ from srl.transport.keys import Doorkeeper, make_keys
 from srl.transport.line import Switchboard
 from srl.transport.listener import address_of, listen
 
+log = logging.getLogger(__name__)
+
 _CONNECT_SECONDS = 120.0
 _RETURN_SECONDS = 60.0
 """For a host that was lost to come again; then it counts as lost again."""
 _LOOK_SECONDS = 1.0
+_RECRUIT_SECONDS = 3.0
 _END_SECONDS = 10.0
 
 
@@ -62,6 +67,14 @@ class Starter(Protocol):
 
     def close(self, grace_seconds: float) -> None:
         """End it if it still runs."""
+        ...
+
+
+class Recruiter(Protocol):
+    """Finds hosts for workers that have none."""
+
+    def recruit(self, workers: Sequence[str]) -> Sequence[tuple[Starter, Sequence[str]]]:
+        """Hosts that have joined since, each with those of the workers that it has room for."""
         ...
 
 
@@ -128,6 +141,7 @@ class ClusterLauncher:
         starters: Mapping[int, Starter],
         *,
         address: str = "127.0.0.1",
+        recruiter: Recruiter | None = None,
     ) -> None:
         """Run on the hosts of `starters`, which find this process at `address`."""
         self.writers = frozenset(plan.writers())
@@ -135,7 +149,11 @@ class ClusterLauncher:
         self._folder = folder.resolve()
         self._mark = self._folder / f".seen-{uuid.uuid4().hex}"
         """By which hosts know whether they see the folder."""
-        self._starters = starters
+        self._starters = dict(starters)
+        self._recruiter = recruiter
+        self._joining: dict[int, float] = {}
+        """Hosts that have joined and were started, to how long they may take."""
+        self._recruit_at = 0.0
         self._keys = make_keys()
         self._context: zmq.Context[Any] = zmq.Context()
         self._doorkeeper = Doorkeeper(self._context, self._keys)
@@ -149,7 +167,7 @@ class ClusterLauncher:
         self._awaited: dict[int, float] = {}
         """Lost hosts that were started again, to how long they may take."""
         self._look_at = 0.0
-        missing = set(hosts_of(plan)) - set(starters)
+        missing = set(hosts_of(plan)) - {LATE, *starters}
         if missing:
             raise WorkerError(
                 f"the plan has workers on hosts {sorted(missing)}, which are not there"
@@ -203,7 +221,9 @@ class ClusterLauncher:
         for host in self._agents.lost():
             self._files.forget(host)
             messages += self._lose(host, f"host {host} is lost: {self._board.hosts[host].lost}")
-        return messages + self._await_lost()
+        messages += self._await_lost()
+        self._await_joining()
+        return messages
 
     def _lose(self, host: int, reason: str) -> list[Message]:
         """A host is gone: start it again, or end the run where it cannot go on without."""
@@ -236,11 +256,52 @@ class ClusterLauncher:
                     self._start_link(host, self._board.replace(host))
         return messages
 
+    def _await_joining(self) -> None:
+        """Have hosts take part that have joined; look for more of them while workers have none."""
+        assert self._agents is not None
+        now = time.monotonic()
+        if self._agents.is_stopping:
+            self._joining.clear()
+        for host, deadline in [*self._joining.items()]:
+            if now > deadline:
+                self._turn_away(host, "it did not connect in time")
+            elif self._has_greeted(host):
+                try:
+                    place = self._place(host)
+                except ConfigError as error:
+                    self._turn_away(host, str(error))
+                    continue
+                del self._joining[host]
+                self._agents.join(self._plan, host, place)
+        if self._recruiter is None or self._agents.is_stopping or self._awaited:
+            return
+        late = workers_of(self._plan, LATE)
+        if late and now >= self._recruit_at:
+            self._recruit_at = now + _RECRUIT_SECONDS
+            for starter, workers in self._recruiter.recruit(late):
+                host = max(self._starters) + 1
+                self._starters[host] = starter
+                self._assign(workers, host)
+                self._joining[host] = now + _RETURN_SECONDS
+                self._start_link(host, 1)
+
+    def _turn_away(self, host: int, reason: str) -> None:
+        """A host that has joined cannot take part: its workers wait for another."""
+        log.warning("host %d (%s) takes no part: %s", host, self._starters[host].address, reason)
+        del self._joining[host]
+        self._assign(workers_of(self._plan, host), LATE)
+        self._starters[host].close(_END_SECONDS)
+        self._board.hosts.pop(host, None)
+
+    def _assign(self, workers: Sequence[str], host: int) -> None:
+        hosts = self._plan.hosts | dict.fromkeys(workers, host)
+        self._plan = msgspec.structs.replace(self._plan, hosts=hosts)
+
     def save(self, order: Save) -> None:
         """Have every trainer write its part between two batches."""
         self.tell(order)
 
-    def tell(self, order: Restart | Retire | Backup | Examine | Save) -> None:
+    def tell(self, order: Restart | Retire | Enlist | Backup | Examine | Save) -> None:
         """Pass an order on to the agents."""
         assert self._agents is not None
         self._agents.tell(order)

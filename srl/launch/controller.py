@@ -47,6 +47,7 @@ from srl.transport.control import (
     Accounts,
     Backup,
     Copied,
+    Enlist,
     Evaluated,
     Examine,
     Examined,
@@ -99,7 +100,7 @@ class Launcher(Protocol):
         """Have a checkpoint written; `Saved` follows by `poll`, from every writer."""
         ...
 
-    def tell(self, order: Restart | Retire | Backup | Examine) -> None:
+    def tell(self, order: Restart | Retire | Enlist | Backup | Examine) -> None:
         """Pass an order on to those it is for."""
         ...
 
@@ -186,7 +187,7 @@ class Controller:
         self._started = time.monotonic()
         self._lives = Lives(experiment, plan)
         patience = math.inf if experiment.launcher == "inline" else experiment.hangs.seconds
-        self._doctor = Doctor(plan, patience, self._started)
+        self._doctor = Doctor(plan, patience, self._started, plan.late)
         self._is_stopping = False
         self._backup_at = 0.0
         self._status = "failed"

@@ -5,7 +5,7 @@ says nothing for too long, it has all workers looked at, follows who waits for w
 at the end of it. Everything here is a pure function of what it is told, and when.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,7 +52,7 @@ class _Patient:
     incarnation: int = 1
     is_ready: bool = False
     is_gone: bool = False
-    """It has died, and is not being started again yet."""
+    """It has died, and is not being started again yet; or it has not come yet."""
 
 
 class _Suspicion(NamedTuple):
@@ -65,11 +65,13 @@ class _Suspicion(NamedTuple):
 class Doctor:
     """Watches over the workers of a plan."""
 
-    def __init__(self, plan: Plan, seconds: float, now: float) -> None:
-        """Worry about what stands still for so many `seconds`."""
+    def __init__(self, plan: Plan, seconds: float, now: float, late: Iterable[str] = ()) -> None:
+        """Worry about what stands still for so many `seconds`; `late` workers need not come."""
         self._plan = plan
         self._seconds = seconds
         self._patients = {w.name: _Patient(w.kind, w.policy) for w in plan.workers}
+        for name in late:
+            self._patients[name].is_gone = True
         self._patience: dict[str, float] = {}
         """Worker to how long it may stand still, where it was found to be slow only."""
         self._now, self._looked = 0.0, now

@@ -25,6 +25,7 @@ from srl.transport.control import (
     Accounts,
     Backup,
     Copied,
+    Enlist,
     Examine,
     Message,
     Ready,
@@ -118,7 +119,7 @@ class InlineLauncher:
             return SaveFailed("inline", order.serial, str(error))
         return Saved("inline", order.serial, part, versions, self._ledgers())
 
-    def tell(self, order: Restart | Retire | Backup | Examine) -> None:
+    def tell(self, order: Restart | Retire | Enlist | Backup | Examine) -> None:
         """There is nobody to tell: workers and controller are one process, and die together."""
 
     def stop(self, order: Save | None) -> None:

@@ -4,6 +4,7 @@ from srl.core.experiment import Experiment
 from srl.launch.graph.plan import Plan
 from srl.launch.supervision import Supervisor, Verdict
 from srl.transport.control import (
+    Enlist,
     Evaluated,
     Failure,
     Message,
@@ -26,10 +27,15 @@ class Lives:
     def __init__(self, experiment: Experiment, plan: Plan) -> None:
         self._plan = plan
         self._kinds = {worker.name: worker.kind for worker in plan.workers}
-        self._supervisor = Supervisor(plan, experiment.restarts, _least(experiment))
+        self._late = set(plan.late)
+        """Actors that have not come yet, and need not."""
+        least = _least(experiment)
+        self._supervisor = Supervisor(plan, experiment.restarts, least, self._late)
+        self._enlisted: list[int] = []
+        """Those of them that have."""
         self._retired: list[int] = []
         """Actors that were given up."""
-        self._untold: list[Retire] = []
+        self._untold: list[Retire | Enlist] = []
         self.preempted: str | None = None
         """Who was told to go by the host's owner."""
         self.rolled_back = {route.policy: 0 for route in plan.learning}
@@ -84,9 +90,9 @@ class Lives:
         """Whether a checkpoint needs this worker."""
         return self._kinds.get(worker, "trainer") == "trainer"
 
-    def orders(self, state: str | None, now: float) -> list[Restart | Retire]:
+    def orders(self, state: str | None, now: float) -> list[Restart | Retire | Enlist]:
         """What node agents are to do now; trainers go on from the checkpoint `state`."""
-        orders: list[Restart | Retire] = list(self._untold)
+        orders: list[Restart | Retire | Enlist] = list(self._untold)
         self._untold.clear()
         for restart in self._supervisor.due(now):
             for worker in restart.workers:
@@ -99,7 +105,13 @@ class Lives:
 
     def _on_ready(self, ready: Ready) -> None:
         if ready.incarnation > 1 and self._kinds[ready.worker] == "trainer":
+            self._untold += [Enlist(actor) for actor in self._enlisted]
             self._untold += [Retire(actor) for actor in self._retired]  # a new life knows of none
+        if ready.worker in self._late:
+            self._late.remove(ready.worker)
+            self._supervisor.joined(ready.worker)
+            self._enlisted.append(self._plan.worker(ready.worker).index)
+            self._untold.append(Enlist(self._enlisted[-1]))
 
     def _on_restarted(self, restarted: Restarted) -> None:
         """Of dead trainers, what they learned after the checkpoint is lost."""

@@ -14,6 +14,7 @@ from srl.learning.checkpoint import Checkpoint
 from srl.transport.control import (
     Backup,
     Channel,
+    Enlist,
     Examine,
     Failure,
     Message,
@@ -63,7 +64,7 @@ class LocalLauncher:
         """Have every trainer write its part between two batches."""
         self._agents.tell(order)
 
-    def tell(self, order: Restart | Retire | Backup | Examine) -> None:
+    def tell(self, order: Restart | Retire | Enlist | Backup | Examine) -> None:
         """Pass an order on to the agent."""
         self._agents.tell(order)
 

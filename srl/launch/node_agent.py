@@ -44,6 +44,7 @@ from srl.transport.control import (
     Channel,
     Configure,
     Copied,
+    Enlist,
     Examine,
     Examined,
     Failure,
@@ -303,7 +304,7 @@ class NodeAgent:
                 self._processes[name].channel.send(message)
         elif isinstance(message, Restart):
             self._restart(message)
-        elif isinstance(message, Retire):
+        elif isinstance(message, Retire | Enlist):
             for process in self._of_kind("trainer"):
                 process.channel.send(message)
         elif isinstance(message, Backup):

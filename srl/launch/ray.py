@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import msgspec
 
 from srl.core.errors import ConfigError
 from srl.launch.cluster import ClusterLauncher, SubprocessStarter
-from srl.launch.graph.placing import Node, Place, hosts_of_places, place
+from srl.launch.graph.placing import Node, Place, hosts_of_places, place, place_late
 from srl.launch.graph.plan import Plan
 
 _REACH_SECONDS = 5.0
@@ -39,8 +39,11 @@ class RayLauncher(ClusterLauncher):
         try:
             places = self._cluster.place(plan)
             starters = {host: RayStarter(self._cluster, at) for host, at in enumerate(places)}
-            placed = msgspec.structs.replace(plan, hosts=hosts_of_places(places))
-            super().__init__(placed, folder, starters, address=self._cluster.address)
+            placed = msgspec.structs.replace(plan, hosts=hosts_of_places(plan, places))
+            more = RayRecruiter(self._cluster, plan, places)
+            super().__init__(
+                placed, folder, starters, address=self._cluster.address, recruiter=more
+            )
         except BaseException:
             self._cluster.close()
             raise
@@ -49,6 +52,23 @@ class RayLauncher(ClusterLauncher):
         """End all that was started, and give back what was set aside."""
         super().close()
         self._cluster.close()
+
+
+class RayRecruiter:
+    """Finds nodes that have joined the cluster."""
+
+    def __init__(self, cluster: "RayCluster", plan: Plan, places: Sequence[Place]) -> None:
+        """Of nodes that are not used, or `places`, yet."""
+        self._cluster = cluster
+        self._plan = plan
+        self._used = {at.node.id for at in places}
+
+    def recruit(self, workers: Sequence[str]) -> Sequence[tuple["RayStarter", Sequence[str]]]:
+        """A host on each such node, with as many of the workers as it has room for."""
+        free = [node for node in self._cluster.free_nodes() if node.id not in self._used]
+        places = place_late(self._plan, workers, free, self._plan.experiment["ray"]["actors"])
+        self._used |= {at.node.id for at in places}
+        return [(RayStarter(self._cluster, at), at.workers) for at in places]
 
 
 class RayCluster:
@@ -113,6 +133,15 @@ class RayCluster:
             )
         return sorted(found, key=lambda node: (not node.is_here, node.address))
 
+    def free_nodes(self) -> list[Node]:
+        """The nodes that live, and what nobody has taken of them."""
+        free = self.ray._private.state.available_resources_per_node()
+        return [
+            replace(node, cores=has.get("CPU", 0.0), gpus=has.get("GPU", 0.0))
+            for node in self.nodes()
+            if (has := free.get(node.id)) is not None
+        ]
+
     def place(self, plan: Plan) -> list[Place]:
         """Choose hosts for all workers; waits for nodes that may still join."""
         wanted = {kind: tuple(self._options[name]) for kind, name in _KINDS.items()}
@@ -127,17 +156,15 @@ class RayCluster:
 
     def place_again(self, at: Place) -> Place:
         """Where a host goes that was lost: where it was while that node lives, or to one with room."""
-        nodes = self.nodes()
-        if any(node.id == at.node.id for node in nodes):
+        if any(node.id == at.node.id for node in self.nodes()):
             return at
         kinds = {_KINDS[kind] for kind in _KINDS for name in at.workers if name.startswith(kind)}
         wanted = [set(self._options[kind]) for kind in kinds if self._options[kind]]
-        free = self.ray._private.state.available_resources_per_node()
         fit = [
             node
-            for node in nodes
-            if free.get(node.id, {}).get("CPU", 0.0) >= at.cores
-            and free.get(node.id, {}).get("GPU", 0.0) >= at.gpus
+            for node in self.free_nodes()
+            if node.cores >= at.cores
+            and node.gpus >= at.gpus
             and all(names & ({node.address, node.id} | node.marks) for names in wanted)
         ]
         return at if not fit else replace(at, node=max(fit, key=lambda node: node.cores))

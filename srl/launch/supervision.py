@@ -10,7 +10,7 @@ which is a bug, and would only come again. A life that hung for nearly all of it
 counts as one without progress.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from srl.core.experiment import RestartsConfig
@@ -71,8 +71,14 @@ class Restart:
 class Supervisor:
     """Decides about the workers of a plan; a pure function of what it is told, and when."""
 
-    def __init__(self, plan: Plan, config: RestartsConfig, least: Mapping[str, int]) -> None:
-        """With `least`: kind to how many of it the run needs."""
+    def __init__(
+        self,
+        plan: Plan,
+        config: RestartsConfig,
+        least: Mapping[str, int],
+        late: Iterable[str] = (),
+    ) -> None:
+        """With `least`: kind to how many of it the run needs; `late`: workers that may come later."""
         self.restarts = 0
         """Lives that were begun again."""
         self._budgets = {
@@ -83,6 +89,8 @@ class Supervisor:
         }
         self._first_wait = config.wait_seconds
         self._least = least
+        self._late = set(late)
+        """Who has not come yet."""
         self._units: dict[str, _Unit] = {}
         for worker in plan.workers:
             group = tuple(plan.ranks_of(worker.name))
@@ -94,6 +102,10 @@ class Supervisor:
     def incarnation(self, worker: str) -> int:
         """How often the worker was started, or is about to be."""
         return self._units[worker].incarnation
+
+    def joined(self, worker: str) -> None:
+        """A worker has come that the run did not begin with."""
+        self._late.discard(worker)
 
     def progressed(self, worker: str, incarnation: int) -> None:
         """The worker got somewhere in this life: an earlier death does not count any more."""
@@ -136,7 +148,8 @@ class Supervisor:
     def _give_up(self, unit: _Unit, worker: str, message: str, budget: int) -> Verdict:
         unit.is_given_up = True
         times = f"died {unit.in_a_row} times in a row without progress"
-        living = sum(not u.is_given_up for u in self._units.values() if u.kind == unit.kind)
+        there = (u for name, u in self._units.items() if name not in self._late)
+        living = sum(not u.is_given_up for u in there if u.kind == unit.kind)
         if unit.kind in self._least and living >= self._least[unit.kind]:
             note = f"{worker} {times} and is given up ({message}); the run goes on with {living}"
             return Verdict(note=note, given_up=unit.workers)

@@ -104,6 +104,11 @@ class Staging:
         if producer in self._places:
             self.gate.retire(self._places[producer])
 
+    def enlist(self, producer: int) -> None:
+        """Grant to a producer that has come only now."""
+        if producer in self._places:
+            self.gate.enlist(self._places[producer])
+
     def pump(self) -> None:
         """Copy what has arrived into the batch, as far as there is room; then deal grants."""
         while self._filling is not None:

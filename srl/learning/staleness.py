@@ -38,7 +38,7 @@ class Gate:
         self.base = 0
         """Blocks learned before this gate was opened: those of a resumed run."""
         self.retired = set[int]()
-        """Producers that will not come back."""
+        """Producers that will not come back, or have not come yet."""
 
     def rebase(self, version: int) -> None:
         """Start at a recovered version: nothing is accepted or running."""
@@ -53,6 +53,11 @@ class Gate:
         if producer not in self.retired:
             self.retired.add(producer)
             self.withdrawn += max(0, self.limits[producer] - self.delivered[producer])
+
+    def enlist(self, producer: int) -> None:
+        """Grant to a producer from now on; nothing was granted to it before."""
+        if producer in self.retired and not self.limits[producer]:
+            self.retired.remove(producer)
 
     def deliver(self, producer: int) -> None:
         """Count a block that has arrived."""

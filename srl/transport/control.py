@@ -114,6 +114,12 @@ class Retire(msgspec.Struct, tag=True):
     actor: int
 
 
+class Enlist(msgspec.Struct, tag=True):
+    """To trainers, by their node agents: this actor, which was not there before, has come."""
+
+    actor: int
+
+
 class Backup(msgspec.Struct, tag=True):
     """To a node agent, now and then: how to write a checkpoint should the controller be lost."""
 
@@ -313,6 +319,7 @@ Message = (
     | Restart
     | Restarted
     | Retire
+    | Enlist
     | Backup
     | Examine
     | Examined

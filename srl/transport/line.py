@@ -62,7 +62,7 @@ class Line:
             return
         self._beat_at = time.monotonic() + BEAT_SECONDS
         try:
-            for start in range(0, len(data), CHUNK_BYTES):
+            for start in range(0, max(1, len(data)), CHUNK_BYTES):
                 self.socket.send(data[start : start + CHUNK_BYTES])
         except zmq.Again:
             self.lost = f"nothing could be sent for {_SEND_MILLISECONDS / 1000:.0f} s"

@@ -40,6 +40,7 @@ from srl.transport.arena import Arena
 from srl.transport.control import (
     Channel,
     Configure,
+    Enlist,
     Evaluated,
     Failure,
     Message,
@@ -357,6 +358,8 @@ class _Loop:
                 self._saver.save(message)
             elif isinstance(message, Retire):
                 self._worker.retire(message.actor)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
+            elif isinstance(message, Enlist):
+                self._worker.enlist(message.actor)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
             elif isinstance(message, Stop):
                 if message.save is not None:
                     self._saver.save(message.save)

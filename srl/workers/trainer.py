@@ -178,6 +178,10 @@ class Trainer:
         """Expect nothing more of an actor."""
         self._staging.retire(actor)
 
+    def enlist(self, actor: int) -> None:
+        """Have an actor take part that was not there before."""
+        self._staging.enlist(actor)
+
     def _learn(self, batch: Batch) -> tuple[dict[str, float], Arrays]:
         """Learn a batch, or skip it where what comes of it is not finite; metrics and weights.
 

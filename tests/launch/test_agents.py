@@ -12,6 +12,7 @@ from srl.launch.graph.plan import make_plan
 from srl.transport.control import (
     Accounts,
     Begin,
+    Examine,
     Failure,
     Prepared,
     Restart,
@@ -149,6 +150,27 @@ def test_stop_does_not_wait_for_a_host_that_is_away(hosts):
     agents.stop(None)
     lines[0].inbox.append(Stopped(ledger(sent=0, consumed=7, in_flight=-7)))
     assert agents.hear() == [Stopped(ledger(sent=8, consumed=7, lost=1))]
+
+
+def test_host_that_joins_begins_and_others_hear_nothing_they_must_act_on(hosts):
+    agents, lines = hosts
+    plan = msgspec.structs.replace(agents._plan, hosts={"actor-0": 1, "actor-1": 2})
+    lines[2] = FakeLine()
+    agents.tell(Examine())
+    assert not lines[2].sent  # it takes no part yet
+    agents.join(plan, 2, ("/d", "10.0.0.3"))
+    order = lines[2].last(StartNode)
+    assert (order.workers, order.is_late) == (["actor-1"], False)
+    assert msgspec.json.decode(order.plan)["hosts"]["actor-1"] == 2
+    before = lines[0].last(Begin).addresses
+    lines[2].inbox.append(Prepared({}))
+    assert agents.hear() == []
+    assert lines[2].last(Begin).addresses == lines[0].last(Begin).addresses == before
+    lines[2].inbox.append(Accounts(ledger(sent=3, in_flight=3)))
+    assert agents.hear()[-1].ledgers == ledger(sent=3, in_flight=3)
+    lines[2].closed = True
+    assert agents.lost() == [2]
+    assert agents.lose(2, "gone") == [Failure("actor-1", "gone", "", 1)]
 
 
 def test_what_arrived_was_sent_whoever_said_so(hosts):

@@ -18,14 +18,16 @@ import msgspec
 import pytest
 
 import srl
+from srl import api
 from srl.core.errors import ConfigError, WorkerError
 from srl.launch import cluster, controller
 from srl.launch.cluster import ClusterLauncher, SubprocessStarter
-from srl.launch.graph.plan import Plan
+from srl.launch.graph.plan import LATE, Plan
 from srl.launch.link import Greeting, python_version
 from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
 from srl.learning.guard import read_batch
 from srl.learning.versions import VersionStore, read_weights
+from srl.transport.control import Message
 
 PLACEMENTS = {
     "actors, inference and training apart": (
@@ -216,6 +218,70 @@ def test_run_without_its_trainers_ends_and_says_so(
     assert run.summary["status"] == "failed"
     assert "host 0 is lost" in run.summary["reason"]
     assert_ledger_adds_up(run.summary)
+
+
+class FakeRecruiter:
+    """A host that joins when the run has learned a little, with room for one; then another."""
+
+    def __init__(self, folder: Path) -> None:
+        self._rows = folder / "metrics.jsonl"
+        self.asked: list[list[str]] = []
+
+    def recruit(self, workers: Sequence[str]) -> list[tuple[SubprocessStarter, Sequence[str]]]:
+        if not self._rows.exists() or self._rows.read_text().count("\n") < 3:
+            return []
+        self.asked.append([*workers])
+        return [(SubprocessStarter("127.0.0.1"), workers[:1])]
+
+
+def test_hosts_that_join_are_used(
+    auditing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assert_ledger_adds_up: Any
+) -> None:
+    made: list[ClusterLauncher] = []
+    recruiter = FakeRecruiter(tmp_path / "run")
+
+    def launch(plan: Plan, folder: Path) -> ClusterLauncher:
+        assert [worker.name for worker in plan.of_kind("actor")] == [
+            "actor-0",
+            "actor-1",
+            "actor-2",
+        ]
+        placed = msgspec.structs.replace(plan, hosts={"actor-1": LATE, "actor-2": LATE})
+        starters = {0: SubprocessStarter("127.0.0.1")}
+        made.append(ClusterLauncher(placed, folder, starters, recruiter=recruiter))
+        return made[-1]
+
+    def is_enough(messages: Sequence[Message]) -> str | None:
+        """Both have come, and learned from."""
+        accounts = {} if made[0]._agents is None else made[0]._agents._accounts
+        sent = [accounts[host].ledgers["main"]["sent"] for host in (1, 2) if host in accounts]
+        return "they send" if len(sent) == 2 and min(sent) > 10 else None
+
+    monkeypatch.setattr(controller, "RayLauncher", launch)
+    monkeypatch.setattr(api, "check_ray", lambda _: None)
+    monkeypatch.setattr(cluster, "_RECRUIT_SECONDS", 0.1)
+    experiment = api.find_experiment(
+        auditing,
+        api._to_arguments(
+            {
+                "launcher": "ray",
+                "actors__max": 3,
+                "stop__env_steps": 100_000_000,
+                "evaluation__episodes": 0,
+                "out": str(tmp_path / "run"),
+            }
+        ),
+    )
+    watcher = type("Watcher", (), {"hear": staticmethod(is_enough)})()
+    run = api.train_experiment(experiment, api._silent, watcher)
+    assert run.summary["reason"] == "they send"
+    assert recruiter.asked == [["actor-1", "actor-2"], ["actor-2"]]
+    assert_ledger_adds_up(run.summary)
+    assert run.summary["blocks_lost"] == 0
+    assert not any(run.folder.glob("errors/*"))
+    rows = [json.loads(row) for row in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert max(row["audit_max_difference"] for row in rows) < 1e-4
+    assert max(row["staleness_max"] for row in rows) <= 1
 
 
 def test_hosts_that_cannot_take_part_are_named() -> None:

@@ -7,8 +7,8 @@ import srl
 from srl.api import find_experiment
 from srl.core.errors import ConfigError
 from srl.launch.graph.hosts import asks_over
-from srl.launch.graph.placing import Node, hosts_of_places, place
-from srl.launch.graph.plan import make_plan
+from srl.launch.graph.placing import Node, hosts_of_places, place, place_late
+from srl.launch.graph.plan import LATE, make_plan
 
 HEAD = Node("a", "10.0.0.1", cores=4, is_here=True)
 BIG = Node("b", "10.0.0.2", cores=16, marks=frozenset({"big"}))
@@ -69,7 +69,7 @@ def test_first_host_is_the_trainers():
     plan = plan_of(inference="shm")
     places = place(plan, [HEAD, BIG], {"trainer": ("big",), "policy": ("10.0.0.1",)})
     assert [p.node for p in places] == [BIG, HEAD]
-    assert hosts_of_places(places) == {"policy-0": 1}
+    assert hosts_of_places(plan, places) == {"policy-0": 1}
 
 
 def test_too_little_says_what_there_is_and_what_to_do():
@@ -80,6 +80,28 @@ def test_too_little_says_what_there_is_and_what_to_do():
     assert "10.0.0.1 (4 cores), 10.0.0.2 (16 cores)" in words
     assert "all workers together need 31 cores" in words
     assert "--actors.count" in words
+
+
+def test_actors_that_are_not_needed_wait_for_nodes_that_join():
+    plan = plan_of(actors__count=3, actors__max=9)
+    hosts = hosts_of_places(plan, place(plan, [HEAD], {}))
+    late = [f"actor-{number}" for number in range(3, 9)]
+    assert hosts == dict.fromkeys(late, LATE)
+    small = Node("d", "10.0.0.4", cores=2.5)
+    nodes = [small, Node("e", "10.0.0.5", cores=0.5), BIG]
+    found = {p.node.id: (p.workers, p.cores) for p in place_late(plan, late, nodes, ())}
+    assert found == {"d": (late[:2], 2.0), "b": (late[2:], 4.0)}
+    found = {p.node.id: p.workers for p in place_late(plan, late, nodes, ["big"])}
+    assert found == {"b": late}
+    with pytest.raises(ConfigError, match=r"3 actor workers .* room for 1; .* need 4 cores"):
+        place(plan, [Node("a", "10.0.0.1", cores=2, is_here=True)], {})
+
+
+def test_only_a_cluster_has_actors_that_come_later():
+    assert len(plan_of(launcher="local", actors__count=3, actors__max=9).of_kind("actor")) == 3
+    assert not plan_of(actors__count=3).late
+    with pytest.raises(ConfigError, match=r"actors\.max"):
+        plan_of(actors__count=3, actors__max=2)
 
 
 def test_named_node_that_is_not_there_is_said():

@@ -129,6 +129,39 @@ cluster.close()
 """
 
 
+@pytest.mark.slow
+def test_node_that_joins_is_used(
+    cluster: Any, auditing: str, tmp_path: Path, assert_ledger_adds_up: Any
+) -> None:
+    folder, runs = tmp_path / "run", []
+    first = cluster.add_node(num_cpus=1, resources={"hall": 1})
+
+    def train() -> None:
+        options = {"ray__address": cluster.address, "ray__actors": ("hall",), "actors__max": 4}
+        more = {"stop__env_steps": 400_000, "seed": 1, "out": str(folder)}
+        runs.append(srl.train(auditing, launcher="ray", **options, **more))
+
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
+    path, deadline = folder / "metrics.jsonl", time.monotonic() + 60
+    while time.monotonic() < deadline and not (path.exists() and path.stat().st_size):
+        time.sleep(0.05)
+    assert not (folder / "logs" / "actor-1.json").exists()
+    second = cluster.add_node(num_cpus=2, resources={"hall": 1})
+    thread.join(110)
+    assert runs, "the run did not end"
+    summary = runs[0].summary
+    assert summary["status"] == "completed", summary["reason"]
+    assert summary["worker_restarts"] == 0
+    assert_ledger_adds_up(summary)
+    assert (folder / "logs" / "actor-1.json").exists()
+    assert (folder / "logs" / "actor-2.json").exists()
+    assert not (folder / "logs" / "actor-3.json").exists()  # for which there was no room
+    cluster.remove_node(first)
+    cluster.remove_node(second)
+    assert nothing_is_set_aside(cluster)
+
+
 def test_too_few_nodes_is_an_error_and_leaves_nothing(
     cluster: Any, auditing: str, tmp_path: Path
 ) -> None:

@@ -30,6 +30,17 @@ def died(
     return supervisor.died(Failure(worker, message, "", life, **facts), now)
 
 
+def test_workers_that_have_not_come_do_not_count_as_living():
+    names = ("actor-0", "actor-1", "actor-2")
+    for joins, goes_on in ((False, False), (True, True)):
+        config, least = RestartsConfig(actors=0), {"actor": 2}
+        supervisor = Supervisor(plan_of(*names), config, least, late=["actor-2"])
+        if joins:
+            supervisor.joined("actor-2")
+        verdict = died(supervisor, "actor-0", 1, "killed", 1.0)
+        assert (verdict.reason is None) == goes_on
+
+
 def test_waits_double_until_there_is_progress():
     supervisor = make("actor-0", actors=9, wait_seconds=1.0)
     waits = []

@@ -46,6 +46,22 @@ def test_is_too_old(learned_at, oldest_row, max_staleness, expected):
     assert found is expected
 
 
+def test_producer_that_comes_later_is_granted_from_then_on():
+    gate = Gate(num_producers=3, batch=6, max_staleness=0)
+    gate.retire(2)
+    assert gate.deal() == [3, 3, 0]
+    assert gate.withdrawn == 0
+    gate.enlist(2)
+    gate.enlist(2)
+    gate.version = 1
+    for producer in (0, 0, 0, 1, 1, 1):
+        gate.deliver(producer)
+    assert gate.deal() == [5, 5, 2]
+    gate.retire(1)
+    gate.enlist(1)  # it was given up with blocks under way, and stays so
+    assert gate.retired == {1}
+
+
 def test_grants_go_round():
     gate = Gate(num_producers=3, batch=7, max_staleness=0)
     assert gate.deal() == [3, 2, 2]

@@ -42,7 +42,7 @@ from srl.launch.graph.hosts import (
     sends_over,
     taken_by,
 )
-from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan
+from srl.launch.graph.plan import LATE, Plan, RoutePlan, WorkerPlan
 from srl.learning.finite import Origin, Tracer
 from srl.learning.guard import Guard
 from srl.learning.staging import HostMemory, Memory, Staging
@@ -612,7 +612,11 @@ def make_staging(
         batch=route.batch // plan.num_ranks,
         max_staleness=plan.experiment["max_staleness"],
     )
-    return Staging(consumer, gate, route.layout(), burn_in=route.burn_in, memory=memory)
+    staging = Staging(consumer, gate, route.layout(), burn_in=route.burn_in, memory=memory)
+    for worker in plan.of_kind("actor"):
+        if plan.host_of(worker.name) == LATE:
+            staging.retire(worker.index)
+    return staging
 
 
 def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:

@@ -4,7 +4,7 @@ A stream between two workers goes over shared memory where both are on one host,
 where they are not, or where that was asked for.
 """
 
-from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan, worker_name
+from srl.launch.graph.plan import LATE, Plan, RoutePlan, WorkerPlan, worker_name
 from srl.streams.parameters.shm import parameter_arena_bytes
 from srl.transport.blocks import block_arena_bytes
 
@@ -13,7 +13,7 @@ RELAY = "relay"
 
 
 def hosts_of(plan: Plan) -> list[int]:
-    """The hosts of a run."""
+    """The hosts of a run; `LATE` for those that may join."""
     return plan.all_hosts
 
 
@@ -58,7 +58,7 @@ def asks_over(plan: Plan, route: RoutePlan, actor: int) -> tuple[str, list[int]]
         return "inline", []
     everyone = range(plan.experiment["policies"]["count"])
     places = [plan.host_of(worker_name("policy", route.policy, i)) for i in everyone]
-    asking = plan.actor_hosts
+    asking = plan.actor_hosts - {LATE}
     has_idle = asking <= set(places) and not set(places) <= asking
     host = plan.host_of(worker_name("actor", "", actor))
     near = [i for i in everyone if places[i] == host]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from srl.core.errors import ConfigError
-from srl.launch.graph.plan import Plan, WorkerPlan
+from srl.launch.graph.plan import LATE, Plan, WorkerPlan
 
 _ORDER = ("trainer", "policy", "evaluator", "actor")
 """Who is placed first, after those for whom nodes were named: what there is least room for."""
@@ -53,19 +53,21 @@ def place(plan: Plan, nodes: Sequence[Node], wanted: dict[str, tuple[str, ...]])
 
     Trainers and policy workers that compute on GPUs go where GPUs are, trainers to as few nodes as have
     room for them; actors go to the nodes with most cores left. Every worker has the cores of its threads
-    to itself.
+    to itself. Actors that the run does not need to begin may be left over.
 
     Args:
         plan: whose workers.
         nodes: what there is.
         wanted: kind of workers to the addresses or marks of nodes for them; any, where it is missing.
     """
-    places = [Place(node) for node in nodes]
+    places, late = [Place(node) for node in nodes], plan.late
     workers = sorted(
         plan.workers, key=lambda worker: (not wanted.get(worker.kind), _ORDER.index(worker.kind))
     )
     for worker in workers:
         fit = [p for p in places if _fits(plan, worker, p, wanted.get(worker.kind, ()))]
+        if not fit and worker.name in late:
+            continue
         if not fit:
             raise ConfigError(_too_few(plan, worker, places, wanted))
         chosen = max(fit, key=lambda p: _preference(worker, p))
@@ -77,9 +79,26 @@ def place(plan: Plan, nodes: Sequence[Node], wanted: dict[str, tuple[str, ...]])
     return sorted(used, key=lambda p: (first not in p.workers, places.index(p)))
 
 
-def hosts_of_places(places: Sequence[Place]) -> dict[str, int]:
+def hosts_of_places(plan: Plan, places: Sequence[Place]) -> dict[str, int]:
     """Worker to the number of its host, as a plan has it."""
-    return {name: host for host, p in enumerate(places) for name in p.workers if host}
+    placed = {name: host for host, p in enumerate(places) for name in p.workers}
+    found = {worker.name: placed.get(worker.name, LATE) for worker in plan.workers}
+    return {name: host for name, host in found.items() if host}
+
+
+def place_late(
+    plan: Plan, workers: Sequence[str], nodes: Sequence[Node], wanted: Sequence[str]
+) -> list[Place]:
+    """Hosts for actors that were left over, on nodes that have joined; as many of them as have room."""
+    places, left = [], list(workers)
+    for node in nodes:
+        at = Place(node)
+        while left and _fits(plan, plan.worker(left[0]), at, wanted):
+            at.workers.append(left.pop(0))
+            at.cores += plan.threads("actor")
+        if at.workers:
+            places.append(at)
+    return places
 
 
 def _fits(plan: Plan, worker: WorkerPlan, at: Place, wanted: Sequence[str]) -> bool:
@@ -104,7 +123,9 @@ def _too_few(
     """What is missing, and what to do."""
     kind, threads, gpus = worker.kind, plan.threads(worker.kind), plan.gpus(worker)
     placed = sum(name.startswith(kind) for p in places for name in p.workers)
-    of_kind = len(plan.of_kind(kind))
+    late = plan.late
+    needed = [one for one in plan.workers if one.name not in late]
+    of_kind = sum(one.kind == kind for one in needed)
     need = f"{threads:g} core{'s' * (threads != 1)}"
     if plan.needs_gpu(worker):
         need += f" and {gpus:g} GPUs" if gpus else " beside a trainer's GPU"
@@ -118,6 +139,6 @@ def _too_few(
     option = _SECTIONS.get(kind, "evaluation")
     return (
         f"{words}; its nodes are {there}; all workers together need "
-        f"{sum(plan.threads(w.kind) for w in plan.workers):g} cores: use a smaller "
+        f"{sum(plan.threads(w.kind) for w in needed):g} cores: use a smaller "
         f"--{option}.count or fewer --threads, or add nodes"
     )

@@ -6,6 +6,7 @@ little, the policy is made, the memory is added up.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +28,8 @@ from srl.streams.inference.shm import ReplyLayout
 from srl.transport.blocks import block_arena_bytes
 from srl.transport.compression import make_compression
 
+LATE = -1
+"""In the place of a host: none yet, until a node joins that has room."""
 MAX_BLOCK_BYTES = 32 << 20
 _PROBE_STEPS = 8
 
@@ -133,6 +136,8 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     """The run folder, where there is one."""
     hosts: dict[str, int] = {}
     """Worker to the number of its host, where that is not the first."""
+    needed_actors: int | None = None
+    """How many the run begins with, where others may come later."""
 
     def route(self, policy: str) -> RoutePlan:
         """The route of a policy."""
@@ -189,6 +194,14 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         if one.kind != "trainer":
             return [name]
         return [w.name for w in self.of_kind("trainer") if w.policy == one.policy]
+
+    @property
+    def late(self) -> frozenset[str]:
+        """Workers that the run can begin without."""
+        needed = self.needed_actors
+        if needed is None:
+            return frozenset()
+        return frozenset(worker.name for worker in self.of_kind("actor") if worker.index >= needed)
 
     def of_kind(self, kind: str) -> list[WorkerPlan]:
         """Workers of one kind."""
@@ -305,6 +318,7 @@ def make_plan(
         for route in routed
         if route.frozen
     ]
+    needed, experiment = experiment.actors.count, _grown(experiment)
     plans = {route.policy: route for route in (*learning, *frozen)}
     routes = tuple(plans[route.policy] for route in routed)
     plan = Plan(
@@ -315,9 +329,18 @@ def make_plan(
         workers=tuple(plan_workers(experiment, routes)),
         env_restores=spec.restores,
         num_ranks=experiment.num_ranks,
+        needed_actors=needed,
     )
     _check_memory(plan, experiment)
     return plan
+
+
+def _grown(experiment: Experiment[Any]) -> Experiment[Any]:
+    """With all the actors that may ever be: streams have room for them from the start."""
+    actors = experiment.actors
+    if experiment.launcher != "ray" or actors.max is None:
+        return experiment
+    return replace(experiment, actors=replace(actors, count=actors.max))
 
 
 def probe_env(env: Env, routes: Sequence[RoutedAgents]) -> None:

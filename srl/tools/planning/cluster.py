@@ -124,6 +124,7 @@ def on_cluster(experiment: Experiment[Any], cluster: Cluster, one: Plan) -> Setu
         inference=experiment.inference_substrate,
         workers=tuple(plan_workers(experiment, one.routes)),
         num_ranks=experiment.num_ranks,
+        needed_actors=None,
     )
     wanted = {
         "trainer": experiment.ray.trainers,
@@ -131,7 +132,7 @@ def on_cluster(experiment: Experiment[Any], cluster: Cluster, one: Plan) -> Setu
         "actor": experiment.ray.actors,
     }
     places = place(plan, cluster.nodes, wanted if len(cluster.nodes) > 1 else {})
-    plan = msgspec.structs.replace(plan, hosts=hosts_of_places(places))
+    plan = msgspec.structs.replace(plan, hosts=hosts_of_places(plan, places))
     machines = sorted({cluster.machine_of[at.node.id] for at in places})
     route, algorithm = plan.learning[0], experiment.algorithm
     servers = _teams(plan, "policy", route)

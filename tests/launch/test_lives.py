@@ -1,0 +1,29 @@
+"""Actors that come later: who is told of them, and when."""
+
+from srl import api
+from srl.launch.graph.plan import make_plan
+from srl.launch.lives import Lives
+from srl.transport.control import Enlist, Failure, Ready
+
+
+def ready(worker: str, life: int = 1) -> Ready:
+    return Ready(worker, 1, 0.0, 0.0, False, life)
+
+
+def test_trainers_hear_of_actors_that_come_later_in_each_of_their_lives() -> None:
+    words = {"launcher": "ray", "actors__count": 1, "actors__max": 3}
+    experiment = api.find_experiment("toy/identity", api._to_arguments(words))
+    lives = Lives(experiment, make_plan(experiment))
+    for worker in ("trainer-0", "actor-0"):
+        lives.hear(ready(worker))
+    assert lives.orders(None, 0.0) == []
+    lives.hear(ready("actor-2"))
+    assert lives.orders(None, 0.0) == [Enlist(2)]
+    lives.died(Failure("actor-2", "killed", ""), 0.0)
+    lives.orders(None, 0.0)
+    lives.hear(ready("actor-2", 2))
+    assert lives.orders(None, 0.0) == []  # its trainers know it
+    lives.died(Failure("trainer-0", "killed", ""), 0.0)
+    lives.orders(None, 0.0)
+    lives.hear(ready("trainer-0", 2))
+    assert lives.orders(None, 0.0) == [Enlist(2)]
