@@ -18,7 +18,7 @@ from srl.transport.keys import Keys, use_keys
 # `send_multipart` does some).
 _EVENTS, _READABLE, _DONTWAIT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.DONTWAIT)
 _MORE = _DONTWAIT | int(zmq.SNDMORE)
-_HEARTBEAT_MILLISECONDS = 1000
+_HEARTBEAT_MILLISECONDS = 2000
 _SILENCE_MILLISECONDS = 5000
 """After so much of it a connection over a network counts as lost, and is made anew."""
 _SMALL_BYTES = 256 << 10
@@ -167,10 +167,11 @@ def _use_network(
     use_keys(socket, keys, serves=serves)
     limit_frames(socket, most_bytes)
     socket.setsockopt(zmq.IPV6, int("[" in address))
-    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MILLISECONDS)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MILLISECONDS)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _SILENCE_MILLISECONDS)
-    if not serves:
+    if not serves:  # one side asks, and by its asking the other knows, too
+        socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MILLISECONDS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MILLISECONDS)
+        socket.setsockopt(zmq.HEARTBEAT_TTL, _SILENCE_MILLISECONDS)
         socket.setsockopt(zmq.CONNECT_TIMEOUT, _SILENCE_MILLISECONDS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
 

@@ -17,6 +17,9 @@ from srl.transport.codec import Header, Kind
 from srl.transport.sockets import Client, Frame, Message, Server
 
 HELLO_SECONDS = 0.5
+"""Between two hellos of a producer that waits for something of its consumer."""
+_QUIET_SECONDS = 4.0
+"""Of one that does not: its consumer has taken all that it sent, and it may go on."""
 
 
 class Producer:
@@ -35,6 +38,7 @@ class Producer:
         self._place = place
         self._incarnation = incarnation
         self._digest = blocks.layout.spec.digest()
+        self._spec = blocks.layout.spec.to_json().encode()
         self._client = client
         self._filling: set[int] = set()
         self._limit = 0
@@ -42,17 +46,22 @@ class Producer:
         # Blocks that an earlier life of this actor sent or gave back count as started.
         self._started = blocks.table.sequence(place) + blocks.table.abandoned(place)
         self._hello_at = 0.0
+        self._look_at = 0.0
+        self._is_short = True
+        """It wanted a block, and got none."""
         self._hellos = 0
         self.poll()
 
     def acquire(self) -> Grant | None:
         """A block to fill, or None while there is no credit or no free slot."""
+        self._is_short = True
         if self._started >= self._limit:
             return None
         for slot in range(self._blocks.table.num_slots):
             if slot not in self._filling and self._blocks.table.is_free(self._place, slot):
                 self._filling.add(slot)
                 self._started += 1
+                self._is_short = False
                 return Grant(slot, self._blocks.block(self._place, slot), self._min_version)
         return None
 
@@ -87,12 +96,20 @@ class Producer:
                     self._min_version = max(self._min_version, header.b)
             elif header.kind is not Kind.WELCOME:
                 self._client.rejected += 1
-        if time.monotonic() >= self._hello_at:
-            self._hello_at = time.monotonic() + HELLO_SECONDS
-            self._hellos += 1
-            table, spec = self._blocks.table, self._blocks.layout.spec
-            hello = self._header(Kind.HELLO, a=self._hellos, b=table.abandoned(self._place))
-            self._client.send(hello, spec.to_json().encode())
+        now = time.monotonic()
+        if now >= self._look_at or now >= self._hello_at:
+            self._look_at = now + HELLO_SECONDS
+            if now >= self._hello_at or self._waits():
+                self._hello_at = now + _QUIET_SECONDS
+                self._hellos += 1
+                abandoned = self._blocks.table.abandoned(self._place)
+                hello = self._header(Kind.HELLO, a=self._hellos, b=abandoned)
+                self._client.send(hello, self._spec)
+
+    def _waits(self) -> bool:
+        """Whether there is something that the consumer has not granted, or not taken yet."""
+        table, place = self._blocks.table, self._place
+        return self._is_short or table.sequence(place) > table.taken(place)
 
     @property
     def rejected(self) -> int:
