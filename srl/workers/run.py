@@ -390,5 +390,17 @@ def _call_itself(worker: str) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_NAME, worker.encode()[:15])
 
 
+def _end(code: int) -> None:
+    """End this process as a forked actor ends: all is said, and what is left are threads of libraries.
+
+    Of several trainers one may have a thread of gloo's that has not ended yet, on which the interpreter's own
+    end aborts: the worker would count as dead, and what it held as lost.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    _end(main(int(sys.argv[1])))
