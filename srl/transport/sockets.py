@@ -21,6 +21,8 @@ _MORE = _DONTWAIT | int(zmq.SNDMORE)
 _HEARTBEAT_MILLISECONDS = 2000
 _SILENCE_MILLISECONDS = 5000
 """After so much of it a connection over a network counts as lost, and is made anew."""
+_HANDSHAKE_MILLISECONDS = 30_000
+"""Thousands that connect in one moment wait for each other; who gives up soon and begins anew makes it worse."""
 _SMALL_BYTES = 256 << 10
 """Every peer may send frames of so many over a network: names of fields, accounts, reasons."""
 _SEAL_BYTES = 64
@@ -167,7 +169,7 @@ def _use_network(
     use_keys(socket, keys, serves=serves)
     limit_frames(socket, most_bytes)
     socket.setsockopt(zmq.IPV6, int("[" in address))
-    socket.setsockopt(zmq.HANDSHAKE_IVL, _SILENCE_MILLISECONDS)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MILLISECONDS)
     if not serves:  # one side asks, and by its asking the other knows, too
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MILLISECONDS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MILLISECONDS)

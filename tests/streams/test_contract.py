@@ -119,7 +119,7 @@ class ShmSampleHarness:
             self._welcomes[index] -= 1
             producer._hello_at = 0.0
             producer.poll()
-            producer._hello_at = math.inf
+            producer._hello_at = producer._look_at = math.inf
 
         def is_welcome():
             for end in self._consumers:
@@ -203,7 +203,7 @@ class ShmSampleHarness:
 
     def _make_producer(self, index):
         producer = self._connect(None, index, self._lives[index])
-        producer._hello_at = math.inf
+        producer._hello_at = producer._look_at = math.inf
         producer.monitor = producer._client.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._welcomes[index] = -1  # the hello of its constructor
         recv_all = producer._client.recv_all

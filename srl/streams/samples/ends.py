@@ -17,9 +17,9 @@ from srl.transport.codec import Header, Kind
 from srl.transport.sockets import Client, Frame, Message, Server
 
 HELLO_SECONDS = 0.5
-"""Between two hellos of a producer that waits for something of its consumer."""
+"""Between two hellos of a producer while something may be lost."""
 _QUIET_SECONDS = 4.0
-"""Of one that does not: its consumer has taken all that it sent, and it may go on."""
+"""Where nothing can be: its consumer has answered, and has taken all that was sent."""
 
 
 class Producer:
@@ -47,21 +47,19 @@ class Producer:
         self._started = blocks.table.sequence(place) + blocks.table.abandoned(place)
         self._hello_at = 0.0
         self._look_at = 0.0
-        self._is_short = True
-        """It wanted a block, and got none."""
+        self._answered = 0
+        """The number of the last hello that was."""
         self._hellos = 0
         self.poll()
 
     def acquire(self) -> Grant | None:
         """A block to fill, or None while there is no credit or no free slot."""
-        self._is_short = True
         if self._started >= self._limit:
             return None
         for slot in range(self._blocks.table.num_slots):
             if slot not in self._filling and self._blocks.table.is_free(self._place, slot):
                 self._filling.add(slot)
                 self._started += 1
-                self._is_short = False
                 return Grant(slot, self._blocks.block(self._place, slot), self._min_version)
         return None
 
@@ -92,6 +90,7 @@ class Producer:
                 self._client.rejected += 1
             elif header.kind is Kind.CREDIT:
                 if self._heed(message):
+                    self._answered = max(self._answered, header.c)
                     self._limit = max(self._limit, header.a)
                     self._min_version = max(self._min_version, header.b)
             elif header.kind is not Kind.WELCOME:
@@ -107,9 +106,9 @@ class Producer:
                 self._client.send(hello, self._spec)
 
     def _waits(self) -> bool:
-        """Whether there is something that the consumer has not granted, or not taken yet."""
+        """Whether something may be lost: the last hello, or a block."""
         table, place = self._blocks.table, self._place
-        return self._is_short or table.sequence(place) > table.taken(place)
+        return self._answered < self._hellos or table.sequence(place) > table.taken(place)
 
     @property
     def rejected(self) -> int:
