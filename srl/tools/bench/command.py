@@ -15,14 +15,17 @@ COMMANDS: dict[str, str] = {
     "train": "srl.tools.bench.train:main",
     "ablate": "srl.tools.bench.ablate:main",
     "peers": "srl.tools.bench.peers:main",
+    "scale": "srl.tools.bench.scale:main",
 }
 """Name to "module:function"; the function takes the words after the name, returns the exit code."""
+_NAMELESS = {"scale": ""}
+"""Commands that are about no workload."""
 
 
 def main(words: Sequence[str]) -> int:
     """Run `srl bench COMMAND ...`; returns the exit code."""
     if not words:
-        commands = [f"  srl bench {name} NAME" for name in COMMANDS]
+        commands = [f"  srl bench {name}{_NAMELESS.get(name, ' NAME')}" for name in COMMANDS]
         workloads = [f"  {name}" for name in WORKLOADS]
         names = "NAME is one of these workloads, or an experiment as 'srl train' takes it:"
         sys.stdout.write("\n".join([*commands, names, *workloads]) + "\n")

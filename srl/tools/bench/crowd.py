@@ -41,6 +41,8 @@ from srl.transport.blocks import BlockArena, block_arena_bytes
 from srl.transport.control import (
     Accounts,
     Begin,
+    Examine,
+    Examined,
     Framing,
     Message,
     Network,
@@ -59,12 +61,12 @@ from srl.workers.run import die_with_parent
 
 ASKS = 10
 """Every so many-th client asks a policy worker."""
-_TURN_SECONDS = 0.01
-_ROUND_TURNS = 25
-"""Turns in which every client is stepped once."""
-_JOIN_A_TURN = 3
-"""Clients that are made in a turn: those of a host do not all start in one moment."""
-_BEAT_SECONDS = 1.0
+_TURN_SECONDS = 0.02
+_ROUND_TURNS = 50
+"""Turns in which every client is stepped once, and every host five times even where nothing came."""
+_JOIN_AT_ONCE = 50
+"""Clients that may be on their way to register: thousands of handshakes in one moment are for more cores."""
+_BEAT_SECONDS = 2.0
 _DRAIN_SECONDS = 20.0
 
 
@@ -143,6 +145,7 @@ class LightClient:
     def _register(self, now: float) -> None:
         """It has leave to send: it is there, and begins at a moment of its own."""
         self.is_registered = True
+        self._host.crowd.registered += 1
         self._send_at = now + random.random() * self._host.crowd.seconds_a_block
         self._beat_at = now + random.random() * _BEAT_SECONDS
         self._host.say(Ready(self.name, os.getpid(), 0.0, 0.0, has_torch=False))
@@ -239,6 +242,8 @@ class LightHost:
             self.say(Prepared({}))
         elif isinstance(message, Begin) and self.sink is None:
             self._begin(message.addresses)
+        elif isinstance(message, Examine):
+            self.say(Examined({}, {}, []))
         elif isinstance(message, Stop) and not self.is_stopping:
             self.is_stopping = True
             self._stop_by = time.monotonic() + _DRAIN_SECONDS
@@ -260,7 +265,7 @@ class LightHost:
         source = addresses[parameters_end(self.route)]
         client = Client(self.crowd.context, source, keys=self.order.keys)
         self.sink = ParameterSink(ShmPublisher(self.arena.buffer, spec), spec, client)
-        self.crowd.watch(self.sink)
+        self.crowd.watch(self, *self.sink.pollables())
         self._parameters = ShmSubscriber(self.arena.buffer, spec)
         self.crowd.joining.extend((self, int(name.rpartition("-")[2])) for name in self._names)
 
@@ -307,10 +312,13 @@ class Crowd:
         self.context.set(zmq.MAX_SOCKETS, min(most, 60_000))
         self.hosts: list[LightHost] = []
         self.clients: list[LightClient] = []
+        self.registered = 0
         self.joining: deque[tuple[LightHost, int]] = deque()
         self._poller = zmq.Poller()
+        self._woken: dict[Any, LightHost] = {}
+        """Socket to the host that is stepped when something comes to it."""
         self._plan: tuple[bytes, Plan] | None = None
-        self._place = 0
+        self._place = self._host_place = 0
 
     def plan_of(self, start: StartNode) -> Plan:
         """The plan, decoded once; what all clients share is made of it."""
@@ -325,10 +333,11 @@ class Crowd:
             self.rows = block.buffer
         return self._plan[1]
 
-    def watch(self, sink: ParameterSink) -> None:
-        """Wake up for what comes to a sink."""
-        for pollable in sink.pollables():
-            self._poller.register(pollable, zmq.POLLIN)
+    def watch(self, host: LightHost, *sockets: Any) -> None:
+        """Wake a host up for what comes to its sockets."""
+        for socket in sockets:
+            self._poller.register(socket, zmq.POLLIN)
+            self._woken[socket] = host
 
     def run(self) -> None:
         """Until the input is closed, or all hosts are over."""
@@ -346,8 +355,8 @@ class Crowd:
                 for line in lines:
                     self._add(msgspec.json.decode(line, type=LinkOrder))
             now = time.monotonic()
-            for host in self.hosts:
-                if not host.is_over:
+            for socket in ready:
+                if (host := self._woken.get(socket)) is not None and not host.is_over:
                     host.step(now)
             if now >= turn_at:
                 turn_at = now + _TURN_SECONDS
@@ -359,17 +368,26 @@ class Crowd:
     def _add(self, order: LinkOrder) -> None:
         host = LightHost(self, order)
         self.hosts.append(host)
-        self._poller.register(host.line.socket, zmq.POLLIN)
+        self.watch(host, host.line.socket)
 
     def _turn(self, now: float) -> None:
-        for _ in range(min(_JOIN_A_TURN, len(self.joining))):
+        while self.joining and len(self.clients) - self.registered < _JOIN_AT_ONCE:
             host, index = self.joining.popleft()
             client = LightClient(host, index)
             host.clients.append(client)
             self.clients.append(client)
+        for _ in range(-(-len(self.hosts) // (_ROUND_TURNS // 5))):
+            self._host_place = (self._host_place + 1) % len(self.hosts)
+            host = self.hosts[self._host_place]
+            if not host.is_over:
+                host.step(now)
         for _ in range(-(-len(self.clients) // _ROUND_TURNS)):
             self._place = (self._place + 1) % len(self.clients)
             self.clients[self._place].step(now)
+        if self.joining or self.registered < len(self.clients):
+            for client in self.clients[-2 * _JOIN_AT_ONCE :]:
+                if not client.is_registered:
+                    client.step(now)
 
 
 def main() -> int:

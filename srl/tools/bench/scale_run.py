@@ -1,6 +1,6 @@
 """One size of the scale bench: the controller of a run with so many light clients, in this process.
 
-    python -m srl.tools.bench.scale_run ORDER.json RESULT.json
+python -m srl.tools.bench.scale_run ORDER.json RESULT.json
 """
 
 import json
@@ -179,10 +179,10 @@ def usage() -> Usage:
         megabytes[pid] = resident * os.sysconf("SC_PAGE_SIZE") / 1e6
         kinds[pid] = _kind(head.partition("(")[2], words)
     found = Usage(time.monotonic(), {}, {})
-    for pid in cpu:
+    for pid, seconds in cpu.items():
         if _descends(pid, parents):
             kind = "controller" if pid == os.getpid() else kinds[pid]
-            found.cpu[kind] = found.cpu.get(kind, 0.0) + cpu[pid]
+            found.cpu[kind] = found.cpu.get(kind, 0.0) + seconds
             found.megabytes[kind] = found.megabytes.get(kind, 0.0) + megabytes[pid]
     return found
 
