@@ -38,6 +38,7 @@ usage: srl COMMAND ...
                           play what a run's errors/repro-*.json holds: does the env fail again?
   srl bench COMMAND NAME [--json F] [--a.b value ...]
                           measure: NAME is an experiment or a workload ('srl bench' lists both)
+  srl bench scale         thousands of light clients against a real controller and trainers
   srl tune NAME [--seconds 120] [--out F.json] [--a.b value ...]
                           find how many actors, groups and threads suit this host; for --auto
   srl plan NAME|RUN [--cluster F.toml] [--recommend] [--costs F.json] [--json F] [--a.b value ...]
