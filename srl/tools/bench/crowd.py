@@ -126,7 +126,11 @@ class LightClient:
         if self.is_registered and now >= self._beat_at:
             self._beat_at += _BEAT_SECONDS
             self._host.beat(self, self._report())
-        if self._grant is None or self._is_asking or now < self._send_at:
+        if self._grant is None or self._is_asking or self._host.crowd.is_joining:
+            return
+        if not self._send_at:  # all begin together, each at a moment of its own
+            self._send_at = now + random.random() * self._host.crowd.seconds_a_block
+        if now < self._send_at:
             return
         version = self.parameters.latest()
         if self._host.is_stopping or version < self._grant.min_version:
@@ -143,10 +147,9 @@ class LightClient:
             self.inference.post(0, self._grant, 0)
 
     def _register(self, now: float) -> None:
-        """It has leave to send: it is there, and begins at a moment of its own."""
+        """It has leave to send: it is there."""
         self.is_registered = True
         self._host.crowd.registered += 1
-        self._send_at = now + random.random() * self._host.crowd.seconds_a_block
         self._beat_at = now + random.random() * _BEAT_SECONDS
         self._host.say(Ready(self.name, os.getpid(), 0.0, 0.0, has_torch=False))
 
@@ -296,7 +299,7 @@ class LightHost:
             "answers": sum(client.answers for client in self.clients),
             "seen": self._seen,
         }
-        path = Path(self.order.log).with_name(f"scale-{self.order.host}.json")
+        path = Path(self.order.folder) / "logs" / f"scale-{self.order.host}.json"
         path.write_text(json.dumps(found))
         self.say(*self.gathering.rest(), Stopped(self._ledgers()))
         self.is_over = True
@@ -319,6 +322,11 @@ class Crowd:
         """Socket to the host that is stepped when something comes to it."""
         self._plan: tuple[bytes, Plan] | None = None
         self._place = self._host_place = 0
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether clients are still to come: versions before that would be of a part of them."""
+        return bool(self.joining) or self.registered < len(self.clients)
 
     def plan_of(self, start: StartNode) -> Plan:
         """The plan, decoded once; what all clients share is made of it."""
@@ -384,7 +392,7 @@ class Crowd:
         for _ in range(-(-len(self.clients) // _ROUND_TURNS)):
             self._place = (self._place + 1) % len(self.clients)
             self.clients[self._place].step(now)
-        if self.joining or self.registered < len(self.clients):
+        if self.is_joining:
             for client in self.clients[-2 * _JOIN_AT_ONCE :]:
                 if not client.is_registered:
                     client.step(now)

@@ -271,7 +271,7 @@ def run(order: ScaleOrder) -> dict[str, Any]:
             experiment, plan, folder, Silent(), checkpoint=None, watcher=window
         )
         controller.starters = {
-            0: SubprocessStarter(_ADDRESS, str(logs / "link-0.log")),
+            0: SubprocessStarter(_ADDRESS),
             **{1 + i: CrowdStarter(crowds[i % order.crowds]) for i in range(order.agents)},
         }
         summary = controller.run()
