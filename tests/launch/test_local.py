@@ -12,7 +12,6 @@ from srl.learning.checkpoint import list_checkpoints, read_checkpoint
 TOPOLOGIES = {
     "inline inference": {"inference": "inline"},
     "inline inference, two actors": {"inference": "inline", "actors__count": 2},
-    "staged between batches": {"inference": "inline", "trainers__staging": "inline"},
     "one policy worker": {"inference": "shm", "policies__count": 1},
     "two policy workers": {"inference": "shm", "policies__count": 2, "max_staleness": 2},
     "blocks over tcp": {
