@@ -5,11 +5,11 @@
 Sender processes send prefilled blocks over loopback, as fast as they can, to one process that receives them:
 
 - stream: the sample stream, as in a run: credit by the gate, every block copied into its slot, taken, and its slot
-  given back; both ends are those of a run, keys, doorkeeper and allocator included.
+  given back; both ends are those of a run, keys and doorkeeper included.
 - lz4: the same, compressed (where lz4 is installed); rates are of what comes out.
 - curve: PUSH and PULL with CURVE, which drop what they receive; plain: the same without encryption.
 
-They take turns within a repeat; ratios are taken within it, and medians over all. The receiver is what is
+All have the allocator of a worker. They take turns within a repeat; ratios are taken within it, and medians over all. The receiver is what is
 measured: `cores` is what its process kept busy, all threads together, and `us_a_block` its CPU time. A host that is
 busy with something else makes rates useless, and that time less so.
 """
@@ -199,6 +199,7 @@ def receive_lz4(*words: Any) -> None:
 def send_bare(
     size: str, slots: int, index: int, address: str, keys: Keys | None, pipe: Connection
 ) -> None:
+    use_allocator("tuned")
     layout = layout_of(size)
     buffers = [np.empty(layout.nbytes, np.uint8) for _ in range(slots)]
     for buffer in buffers:
@@ -228,6 +229,7 @@ def send_bare(
 def receive_bare(
     size: str, senders: int, receivers: int, seconds: float, pipe: Connection, *, has_keys: bool
 ) -> None:
+    use_allocator("tuned")
     layout = layout_of(size)
     keys, context = make_keys() if has_keys else None, zmq.Context(receivers)
     sockets, poller = [], zmq.Poller()

@@ -160,7 +160,7 @@ class ClusterLauncher:
         self._listener = listen(address)
         at = address_of(self._listener)
         listener = os.dup(self._listener.fileno())
-        self._board = Switchboard(self._context, at, self._keys, listener, known=set(starters))
+        self._board = Switchboard(self._context, at, self._keys, listener, known=self._starters)
         self._doorkeeper.watch(self._board.socket)
         self._files = HostFiles(plan, self._folder, self._board.hosts)
         self._agents: Agents | None = None

@@ -20,12 +20,12 @@ from srl.launch.graph.plan import Plan
 from srl.launch.host.process import use_log
 from srl.launch.host.stacks import offer_stacks
 from srl.streams.parameters.shm import ShmPublisher, ShmSubscriber
-from srl.streams.parameters.tcp import ParameterSink, ParameterSource
+from srl.streams.parameters.tcp import ParameterSink, ParameterSource, connect_sink
 from srl.transport.arena import Arena
 from srl.transport.bell import Bell, Ear
 from srl.transport.control import Channel, Configure
 from srl.transport.keys import Doorkeeper
-from srl.transport.sockets import Client, Server
+from srl.transport.sockets import Server
 from srl.workers.run import die_with_parent, wait_for_configure
 
 _WAIT_MILLISECONDS = 200
@@ -73,9 +73,7 @@ def _ends(configure: Configure) -> Iterable[ParameterSource | ParameterSink]:
             keeper.watch(server.socket)
             yield ParameterSource(ShmSubscriber(buffer, spec, Ear(context, bell)), spec, server)
         else:
-            most = max(field.nbytes for field in spec)
-            address = network.addresses[end]
-            client = Client(context, address, keys=network.keys, most_bytes=most)
+            client = connect_sink(context, network.addresses[end], spec, network.keys)
             yield ParameterSink(ShmPublisher(buffer, spec, Bell(context, bell)), spec, client)
 
 

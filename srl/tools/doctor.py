@@ -30,6 +30,7 @@ EXTRAS = {
     "minigrid": "minigrid",
     "video": "imageio",
     "ray": "ray",
+    "lz4": "lz4",
     "wandb": "wandb",
 }
 """Extra to the module that shows it is installed."""

@@ -104,7 +104,10 @@ class Switchboard:
         *,
         known: Collection[int] | None = None,
     ) -> None:
-        """Be found at `address`, where the descriptor `listener` listens already, by `known` hosts (None: all)."""
+        """Be found at `address`, where the descriptor `listener` listens already, by hosts that are `known` (None: all).
+
+        `known` is looked at anew for every message: hosts may be added to it.
+        """
         self.socket = context.socket(zmq.ROUTER)
         use_keys(self.socket, keys, serves=True)
         limit_frames(self.socket, CHUNK_BYTES)

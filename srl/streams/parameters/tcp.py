@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import zmq
 
 from srl.core.arrays import Arrays, write_arrays
 from srl.core.block import Block, Layout
@@ -17,10 +18,17 @@ from srl.core.errors import StreamError
 from srl.core.spec import Spec
 from srl.core.streams import ParameterPublisher, ParameterSubscriber
 from srl.transport.codec import Header, Kind
+from srl.transport.keys import Keys
 from srl.transport.sockets import Client, Message, Server
 
 _HELLO_SECONDS = 0.5
 _NONE = -1
+
+
+def connect_sink(context: "zmq.Context[Any]", address: str, spec: Spec, keys: Keys) -> Client:
+    """A connection to the source at `address`, over which the largest tensor may come."""
+    most = max(field.nbytes for field in spec)
+    return Client(context, address, keys=keys, most_bytes=most)
 
 
 class ParameterSource:

@@ -28,6 +28,7 @@ from srl.launch.host.process import thread_environment
 from srl.telemetry.view import Silent
 from srl.tools.bench.replay import ReplayConfig
 from srl.transport.control import Message, Ready, Report
+from srl.workers.run import die_with_parent
 
 _JOIN_SECONDS = 300.0
 _WARM_VERSIONS = 2
@@ -355,6 +356,7 @@ def delays_of(
 
 def main() -> int:
     """Entry point of the process."""
+    die_with_parent()
     order = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=ScaleOrder)
     Path(sys.argv[2]).write_text(json.dumps(run(order)))
     return 0
