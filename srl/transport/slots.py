@@ -173,14 +173,10 @@ class SlotTable:
         """Consumer on another host, for the producer: so many blocks will never come, in all."""
         self._abandoned[producer] = max(num_blocks, self.abandoned(producer))
 
-    def account_of(self, producer: int) -> np.ndarray:
+    def account_of(self, producer: int) -> bytes:
         """Consumer: what it knows of a producer: its blocks received and taken, and abandoned."""
-        rows = (
-            self._published[producer],
-            self._taken[producer],
-            self._abandoned[producer : producer + 1],
-        )
-        return np.concatenate(rows)
+        published, taken = self._published_of[producer], self._taken_of[producer]
+        return published.tobytes() + taken.tobytes() + self._abandoned[producer].tobytes()
 
     def may_be(self, producer: int, account: np.ndarray) -> bool:
         """Producer on another host: whether an account can be true."""

@@ -96,7 +96,7 @@ class Server:
         """The message of raw parts; raises StreamError where they are not one."""
         if len(parts) < 2:
             raise StreamError("a message without a header")
-        return Message(bytes(parts[0]), unpack(parts[1]), parts[2:])
+        return Message(parts[0], unpack(parts[1]), parts[2:])
 
     def close(self) -> None:
         """Close the socket."""
@@ -190,10 +190,11 @@ def _drain(endpoint: Server | Client) -> list[Message]:
     # Asked first, for mostly there is nothing: an exception costs as much as two messages.
     if not socket.getsockopt(_EVENTS) & _READABLE:  # pyright: ignore[reportOperatorIssue] - a number
         return messages
+    has_peer = isinstance(endpoint, Server)
     try:
         for _ in range(_MOST_AT_ONCE):
             try:
-                messages.append(endpoint.parse(_recv(socket)))
+                messages.append(endpoint.parse(_recv(socket, has_peer=has_peer)))
             except StreamError:
                 endpoint.rejected += 1
     except zmq.Again:  # that was all, or only a part of one is here
@@ -201,12 +202,13 @@ def _drain(endpoint: Server | Client) -> list[Message]:
     return messages
 
 
-def _recv(socket: "zmq.Socket[bytes]") -> list[Frame]:
+def _recv(socket: "zmq.Socket[bytes]", *, has_peer: bool) -> list[Frame]:
     """The parts of a message; large ones where ZeroMQ has put them.
 
-    Not by `recv_multipart`, which asks the socket after each part whether there is more.
+    Not by `recv_multipart`, which asks the socket after each part whether there is more: after the peer, which is
+    ZeroMQ's own, there is, and of the others their frames say it.
     """
-    parts: list[Frame] = []
+    parts: list[Frame] = [socket.recv(_DONTWAIT)] if has_peer else []
     has_more = True
     while has_more:
         frame: zmq.Frame = socket.recv(_DONTWAIT, False)

@@ -97,6 +97,39 @@ def test_producer_hears_once_of_all_blocks_that_were_taken(hosts):
     eventually(lambda: hosts.producer(0).poll() or hosts.producer(0).acquire(), "a free slot")
 
 
+class RoomyHarness(TcpSampleHarness):
+    """Half of a producer's slots are two."""
+
+    num_slots = 4
+
+
+def test_producer_hears_of_half_its_slots_or_when_nothing_comes():
+    with closing(RoomyHarness()) as hosts:
+        hosts.settle()
+        consumer = hosts.consumer(0)
+        consumer.grant({0: 8, 1: 0}, 0)
+        hosts.settle()
+        for value in (1, 2, 3, 4):
+            fill_and_send(hosts, value)
+        _, deliveries = received(hosts, 4)
+        (server,) = consumer._servers
+        sent = []
+        server.send = lambda peer, header, *frames: sent.append(header.kind)
+        arrived = consumer._arrived
+        consumer.take(deliveries[0], dropped=False)
+        arrived.append(deliveries[3])  # something has come
+        assert consumer.recv(9) == [deliveries[3]]
+        assert sent == []
+        consumer.take(deliveries[1], dropped=False)
+        arrived.append(deliveries[3])
+        assert consumer.recv(9) == [deliveries[3]]
+        assert sent == [Kind.CREDIT]
+        consumer.take(deliveries[2], dropped=False)
+        consumer._tell_at = 0.0
+        assert consumer.recv(9) == []
+        assert sent == [Kind.CREDIT] * 2
+
+
 @pytest.mark.parametrize("size", [0, LAYOUT.nbytes - 1, LAYOUT.nbytes + 1])
 def test_block_of_another_size_is_dropped_and_counted(hosts, size):
     producer, consumer = hosts.producer(0), hosts.consumer(0)

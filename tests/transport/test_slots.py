@@ -210,10 +210,10 @@ def test_new_table_goes_on_from_the_consumers_account_and_counts_its_own():
     for number in (1, 2, 3):
         consumer.receive(0, number % 2, number)
         consumer.take(0, number % 2, dropped=False)
-    producer.learn(0, consumer.account_of(0))
+    producer.learn(0, np.frombuffer(consumer.account_of(0), np.int64))
     assert producer.sequence(0) == 3
     assert producer.inherited(0) == 3
     producer.publish(0, 0)
-    producer.learn(0, consumer.account_of(0))
+    producer.learn(0, np.frombuffer(consumer.account_of(0), np.int64))
     assert producer.sequence(0) == 4
     assert producer.inherited(0) == 3

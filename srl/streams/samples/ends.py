@@ -41,6 +41,8 @@ class Producer:
         self._spec = blocks.layout.spec.to_json().encode()
         self._client = client
         self._filling: set[int] = set()
+        self._next = 0
+        """The slot that was free for longest, as far as one can say."""
         self._limit = 0
         self._min_version = 0
         # Blocks that an earlier life of this actor sent or gave back count as started.
@@ -56,10 +58,13 @@ class Producer:
         """A block to fill, or None while there is no credit or no free slot."""
         if self._started >= self._limit:
             return None
-        for slot in range(self._blocks.table.num_slots):
-            if slot not in self._filling and self._blocks.table.is_free(self._place, slot):
+        table = self._blocks.table
+        for step in range(table.num_slots):
+            slot = (self._next + step) % table.num_slots
+            if slot not in self._filling and table.is_free(self._place, slot):
                 self._filling.add(slot)
                 self._started += 1
+                self._next = (slot + 1) % table.num_slots
                 return Grant(slot, self._blocks.block(self._place, slot), self._min_version)
         return None
 

@@ -6,6 +6,7 @@ the order of their numbers; the answer to a hello says which ones were, so what 
 and is not among them is lost, and is sent again.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from srl.transport.compression import Compression
 from srl.transport.keys import Keys
 from srl.transport.sockets import Client, Frame, Message, Server
 
+_TELL_SECONDS = 0.005
+"""Between two times that producers hear of fewer blocks than half of their slots."""
 _PACKED = 1
 """In the header of a block: its frame is compressed."""
 
@@ -102,22 +105,29 @@ class TcpConsumer(Consumer):
         """Take what comes to `servers`: with a block from other hosts, without one from this."""
         self._compression = compression
         self.out_of_order = 0
-        self._untold = set[int]()
-        """Producers of other hosts that do not know yet what was taken of them."""
+        self._untold: dict[int, int] = {}
+        """Producer of another host to the blocks of it that were taken, which it does not know yet."""
+        self._tell_at = 0.0
         super().__init__(blocks, servers, consumer=consumer)
 
     def recv(self, limit: int) -> list[Delivery]:
-        """Blocks that have arrived; tells producers what was taken since the last call, all at once."""
-        for producer in [*self._untold]:
+        """Blocks that have arrived; tells producers what was taken: of half their slots, or while nothing comes."""
+        enough = self._blocks.table.num_slots // 2
+        for producer in [p for p, taken in self._untold.items() if taken >= enough]:
             self._send_credit(producer)
-        return super().recv(limit)
+        found = super().recv(limit)
+        if not found and self._untold and (now := time.monotonic()) >= self._tell_at:
+            self._tell_at = now + _TELL_SECONDS
+            for producer in [*self._untold]:
+                self._send_credit(producer)
+        return found
 
     def take(self, delivery: Delivery, *, dropped: bool) -> None:
         """Free the block's slot, here and, with the next `recv`, where it came from."""
         super().take(delivery, dropped=dropped)
         peer = self._peers.get(delivery.producer)
         if peer is not None and peer[0].is_remote:
-            self._untold.add(delivery.producer)
+            self._untold[delivery.producer] = self._untold.get(delivery.producer, 0) + 1
 
     def _on_block(self, server: Server, message: Message) -> None:
         if server.is_remote and not self._land(server, message):
@@ -168,14 +178,14 @@ class TcpConsumer(Consumer):
             table.learn_abandoned(producer, num_blocks)
 
     def _send_credit(self, producer: int) -> None:
-        self._untold.discard(producer)
+        self._untold.pop(producer, None)
         if producer not in self._peers:
             return
         server, peer = self._peers[producer]
         if not server.is_remote:
             super()._send_credit(producer)
             return
-        account = self._blocks.table.account_of(producer).tobytes()
+        account = self._blocks.table.account_of(producer)
         header = self._credit_header(producer, self._credit.get(producer, 0))
         server.send(peer, header, account)
 
