@@ -2,7 +2,7 @@
 
 First every part alone (`srl bench cost`), then one actor and one trainer with inference inside the actor, by a
 policy worker, and by one over the network with encryption: what each process spends more than the parts alone
-is what its streams cost.
+is what its streams cost. Last what messages and sums of gradients take between two processes.
 """
 
 import hashlib
@@ -26,6 +26,7 @@ from srl.tools.bench.cost import measure_cost
 from srl.tools.bench.report import host, write_json
 from srl.tools.bench.window import Window, run_window
 from srl.tools.planning.echo import echo_seconds
+from srl.tools.planning.exchange import exchange_seconds
 from srl.tools.planning.model import Costs
 from srl.tools.tune import cache_folder
 
@@ -49,7 +50,15 @@ def calibrate(
         changed = replace(one, inference=inference, samples=samples)
         windows[name] = run_window(changed, warm_up=_WARM_UP * seconds, window=_WINDOW * seconds)
     echoes = {name: echo_seconds(is_far=name == "far") for name in ("near", "far")}
-    costs = costs_of(one, plan_of(one), alone, windows, echoes)
+    plan = plan_of(one)
+    exchange = (0.0, 0.0)  # GPUs exchange gradients while they compute them
+    if one.trainers.device == "cpu":
+        exchange = exchange_seconds(_bytes(plan.learning[0].weights_spec()))
+    costs = msgspec.structs.replace(
+        costs_of(one, plan, alone, windows, echoes),
+        exchange_seconds=exchange[0],
+        exchange=exchange[1] * 1e6,
+    )
     shown = {name: msgspec.to_builtins(window) for name, window in windows.items()}
     return costs, {"alone": alone, "windows": shown, "echoes": echoes, "host": host()}
 
@@ -76,6 +85,7 @@ def costs_of(
         answers = agents * table[min(table, key=lambda n: abs(n - envs * agents))]
         grown = min(2.0, max(0.8, _us(inside, "actor") / (own + answers)))
     update_cpu = _us(trainer, "trainer")
+    updates = alone["policies"][route.policy]["update"]
     is_cpu = experiment.trainers.device == "cpu"
     update = parts["update"]["wall_us"] + parts["stage"]["wall_us"] + parts["publish"]["wall_us"]
     env_idle = max(0.0, parts["env"]["wall_us"] - parts["env"]["cpu_us"])
@@ -87,6 +97,7 @@ def costs_of(
         inference_is_cpu=not on_gpu,
         update=update_cpu if is_cpu else update,
         update_cpu=update_cpu,
+        learn=tuple((e["minibatch"], e["wall_us"]) for e in updates),
         version=sum(near.cpu.get(name, 0.0) for name in ("controller", "node-agent"))
         * near.seconds
         / max(1, near.versions)

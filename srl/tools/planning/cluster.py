@@ -138,6 +138,7 @@ def on_cluster(experiment: Experiment[Any], cluster: Cluster, one: Plan) -> Setu
     servers = _teams(plan, "policy", route)
     batch = algorithm.batch_size // (route.lanes // route.envs)
     passes = getattr(algorithm, "epochs", 1)
+    minibatch = getattr(algorithm, "minibatch_size", algorithm.batch_size)
     return Setup(
         crews=_crews(plan, route, servers),
         servers=servers,
@@ -148,8 +149,8 @@ def on_cluster(experiment: Experiment[Any], cluster: Cluster, one: Plan) -> Setu
         envs=experiment.actors.envs // experiment.actors.groups,
         batch=batch,
         rollout=route.rollout,
-        minibatches=passes
-        * -(-algorithm.batch_size // getattr(algorithm, "minibatch_size", batch)),
+        minibatches=passes * -(-algorithm.batch_size // minibatch),
+        minibatch=minibatch,
         max_staleness=experiment.max_staleness,
         trainer_threads=plan.threads("trainer"),
         latency_seconds=cluster.latency_seconds,

@@ -5,7 +5,7 @@ which answers all that came while it answered the last; and is stepped again. Bl
 trainer, and sampling may run ahead of it by `max_staleness` batches.
 
 Processes share the cores of their machine: where they need more than there are, all of them get slower by one
-factor, the machine's *stretch*, until what they do fits. Who then never waits is what holds the others back.
+factor, the machine's *stretch*, until what they do fits into most of them. Who then never waits is what holds the others back.
 The time splits that follow are named by the rule that names them in a run.
 """
 
@@ -22,6 +22,8 @@ _ITERATIONS = 400
 _CLOSE = 1e-6
 _JITTER = 0.1
 """Standard deviation of an update's time, as a share of it: trainers that learn together wait for the last."""
+_PACKING = 0.92
+"""Share of its cores that a machine's processes keep busy at most: they wait for each other, too."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +43,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """An env step, all that a trainer does about it: seconds that pass, with one thread."""
     update_cpu: float
     """The same, of cores."""
+    learn: tuple[tuple[int, float], ...] = ()
+    """Rows of a minibatch to microseconds a row: what `update` becomes of trainers that share minibatches."""
     ask: float = 0.0
     """A request to a policy worker on the same host, of the actor."""
     serve: float = 0.0
@@ -57,6 +61,10 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """The same, of the trainer's process; half of it while it learns (in threads that receive)."""
     version: float = 0.0
     """A version: of the controller and the agent, for all they do about it."""
+    exchange_seconds: float = 0.0
+    """An update: until two trainers of a host have added their gradients up, when they do nothing else."""
+    exchange: float = 0.0
+    """The same, of cores of each."""
     agents: int = 1
     """Rows an env step."""
     envs: int = 1
@@ -68,17 +76,26 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     weights_bytes: float = 0.0
 
     def inference_us(self, rows: float) -> float:
-        """Microseconds a row in a batch of this size: on a line between those that were measured."""
-        sizes = sorted(self.inference)
-        if rows <= sizes[0][0]:
-            return (
-                sizes[0][1] * sizes[0][0] / max(rows, 1.0)
-            )  # a batch costs what the least one does
-        for (low, us), (high, more) in itertools.pairwise(sizes):
-            if rows <= high:
-                part = math.log(rows / low) / math.log(high / low)
-                return us + (more - us) * part
-        return sizes[-1][1]
+        """Microseconds a row in a batch of this size."""
+        return _between(self.inference, rows)
+
+    def shared_update(self, rows: float, ranks: int) -> float:
+        """What an update of these rows costs all ranks together that share it, of what it costs one alone."""
+        if not self.learn or ranks == 1:
+            return 1.0
+        return _between(self.learn, rows / ranks) / _between(self.learn, rows)
+
+
+def _between(table: Sequence[tuple[int, float]], rows: float) -> float:
+    """Microseconds a row: on a line between those that were measured."""
+    sizes = sorted(table)
+    if rows <= sizes[0][0]:  # a batch costs what the least one does
+        return sizes[0][1] * sizes[0][0] / max(rows, 1.0)
+    for (low, us), (high, more) in itertools.pairwise(sizes):
+        if rows <= high:
+            part = math.log(rows / low) / math.log(high / low)
+            return us + (more - us) * part
+    return sizes[-1][1]
 
 
 @dataclass(frozen=True)
@@ -123,6 +140,8 @@ class Setup:
     """Steps of a block."""
     minibatches: int = 1
     """Updates of a batch: trainers add their gradients up in each."""
+    minibatch: int = 1
+    """Rows of one, of all trainers together."""
     max_staleness: int = 1
     trainer_threads: int = 1
     latency_seconds: float = 0.0
@@ -207,7 +226,7 @@ class _State:
 def _solve(setup: Setup, costs: Costs, *, learns: bool, most: float) -> _State:
     """Stretch every machine until its processes need what it has."""
     state = _State([1.0] * len(setup.machines))
-    for _ in range(_ITERATIONS):
+    for turn in range(_ITERATIONS):
         state.rows, state.answer = _answers(setup, costs, state)
         state.sampling = _allowed(setup) * sum(
             crew.count * _rate_of_actor(setup, costs, crew, state) for crew in setup.crews
@@ -216,12 +235,13 @@ def _solve(setup: Setup, costs: Costs, *, learns: bool, most: float) -> _State:
             state.learning = _learning(setup, costs, state.stretch)
         rate = min(state.sampling, state.learning, most)
         last = state.rate
-        state.rate = rate if not last else math.sqrt(last * rate)
+        # ever shorter steps: where answers take long, the next rate is far on the other side
+        state.rate = rate if not last else last * (rate / last) ** max(0.01, 4 / (8 + turn))
         state.load = _load(setup, costs, state, learns=learns)
         moved = abs(state.rate / last - 1) if last else 1.0
         for machine, cores in enumerate(setup.machines):
             before = state.stretch[machine]
-            wanted = max(1.0, before * (state.load[machine] / cores) ** 0.2)
+            wanted = max(1.0, before * (state.load[machine] / cores / _PACKING) ** 0.2)
             state.stretch[machine] = wanted
             moved = max(moved, abs(wanted / before - 1))
         if moved < _CLOSE:
@@ -318,10 +338,16 @@ def _learning(setup: Setup, costs: Costs, stretch: Sequence[float]) -> float:
     slowest = max(stretch[setup.machine_of[team.host]] for team in setup.trainers)
     # a tenth of an update is not for threads
     threads = 0.1 + 0.9 / setup.trainer_threads
-    own = costs.update * threads + far * costs.far_receive / 2
+    own = costs.update * costs.shared_update(setup.minibatch, setup.ranks) * threads
+    own += far * costs.far_receive / 2
     if costs.update_cpu > 0.5 * costs.update:
         own *= slowest
-    seconds = own * 1e-6 * (1 + _JITTER * _expected_highest(setup.ranks)) / setup.ranks
+    # how long one waits for a core varies as much as it is long
+    jitter = _JITTER + (1 - 1 / slowest)
+    seconds = own * 1e-6 * (1 + jitter * _expected_highest(setup.ranks)) / setup.ranks
+    if setup.ranks > 1:
+        exchange = costs.exchange_seconds * slowest * math.log2(setup.ranks)
+        seconds += exchange * setup.minibatches / setup.batch
     if len(setup.trainers) > 1:  # gradients go over the network, twice, once an update
         size = 2 * costs.weights_bytes / setup.bandwidth
         ways = 2 * setup.latency_seconds * math.log2(setup.ranks)
@@ -365,9 +391,13 @@ def _load(setup: Setup, costs: Costs, state: _State, *, learns: bool) -> list[fl
             us += rows * costs.inference_us(max(state.rows, rows))
         load[setup.machine_of[team.host]] += requests * team.count / count * us * 1e-6
     far = sum(crew.count * crew.sends_far for crew in setup.crews) / setup.actors
+    shared = costs.shared_update(setup.minibatch, setup.ranks)
     for team in setup.trainers:
         part = team.count / setup.ranks
-        us = (costs.update_cpu if learns else 0.0) + far * costs.far_receive
+        us = (costs.update_cpu * shared if learns else 0.0) + far * costs.far_receive
+        if learns and setup.ranks > 1:
+            exchanges = setup.ranks * math.log2(setup.ranks) * setup.minibatches / setup.batch
+            us += costs.exchange * exchanges
         load[setup.machine_of[team.host]] += state.rate * part * us * 1e-6
     first = setup.machine_of[setup.trainers[0].host]
     if learns:

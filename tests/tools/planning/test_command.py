@@ -81,7 +81,8 @@ def test_costs_of_what_was_measured():
     }
     parts["publish"] = {"cpu_us": 0.5, "wall_us": 0.5}
     table = [{"batch": size, "cpu_us": us, "wall_us": us} for size, us in ((1, 30.0), (8, 2.0))]
-    policies = {"main": {"lanes_an_env": 1, "inference": table}}
+    update = [{"minibatch": 64, "wall_us": 15.0}, {"minibatch": 256, "wall_us": 6.0}]
+    policies = {"main": {"lanes_an_env": 1, "inference": table, "update": update}}
 
     def window(**cpu):
         return Window(10.0, 100_000, 50, {}, {k.replace("_", "-"): v for k, v in cpu.items()}, 0.0)
@@ -103,6 +104,7 @@ def test_costs_of_what_was_measured():
     assert costs.env == pytest.approx(9.6)
     assert costs.call == pytest.approx(1.2 * 2.0 * 8)
     assert costs.update == costs.update_cpu == pytest.approx(25.0)
+    assert costs.learn == ((64, 15.0), (256, 6.0))
     assert costs.inference == ((1, pytest.approx(36.0)), (8, pytest.approx(2.4)))
     assert costs.ask == pytest.approx(8 * (15 - 12))
     assert costs.serve == pytest.approx(8 * (7.4 - 2.4))
@@ -125,6 +127,7 @@ def test_calibration_of_a_real_experiment(tmp_path, monkeypatch, capsys):
     assert costs.env > 1
     assert costs.update > 1
     assert 0 < costs.answer_seconds < 0.1
+    assert 0 < costs.exchange_seconds < 1
     assert main(["plan", "cartpole"]) == 0
     assert "costs as measured before" in capsys.readouterr().out
 
