@@ -1,0 +1,97 @@
+"""CartPole and Pong, as they are, on a Ray cluster of three hosts; results and curves into hosts_learn.json.
+
+    python benchmarks/hosts_learn.py [cartpole] [pong] [--seeds 1]
+
+The hosts are network namespaces. Apart: training on the first, policy workers on the second, actors on the third.
+Inline: actors on the second and third that answer themselves. Mixed: actors and policy workers on several, with
+trainers beside some of them. CartPole must be solved; Pong, which a random policy ends at -20.7, must reach a mean
+return of -17 (it takes a GPU host to win it in minutes). Every block must be accounted for. Resumable. Needs root
+and iproute2.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from srl.testing.ray_hosts import RayHosts
+
+HERE = Path(__file__).parent
+LEDGER = ("consumed", "dropped", "lost", "in_flight")
+WHERE = {
+    "apart": ({"trainers": [1], "policies": [2], "actors": [3]}, "--inference shm"),
+    "inline": ({"trainers": [1], "actors": [2, 3]}, "--inference inline"),
+    "mixed": (
+        {"trainers": [1], "policies": [1, 2], "actors": [1, 2, 3]},
+        "--inference shm --policies.count 2",
+    ),
+}
+OPTIONS = {
+    "cartpole": "--evaluation.episodes 20",
+    "pong": "--precision bf16 --stop.return -17 --stop.env-steps 2000000 --evaluation.episodes 0",
+}
+ACTORS = {"apart": 2, "inline": 2, "mixed": 3}
+GOALS = {"cartpole": 475.0, "pong": -17.0}
+SECONDS = 2400
+
+
+def one(hosts: RayHosts, name: str, where: str, seed: int) -> dict[str, Any]:
+    """What became of one run."""
+    places, inference = WHERE[where]
+    words = f"train {name} {inference} {OPTIONS[name]} --actors.count {ACTORS[where]} --seed {seed}"
+    with tempfile.TemporaryDirectory() as place:
+        folder, log = Path(place) / "run", Path(place) / "log"
+        process = hosts.start([*words.split(), *hosts.options(places), "--out", str(folder)], log)
+        code = process.wait(SECONDS)
+        if code:
+            sys.exit(log.read_text()[-4000:])
+        summary = json.loads((folder / "summary.json").read_text())
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    reached = summary["eval_return"] if name == "cartpole" else summary["mean_return"]
+    counts = {f"blocks_{word}": summary[f"blocks_{word}"] for word in ("sent", *LEDGER)}
+    adds_up = counts["blocks_sent"] == sum(counts[f"blocks_{word}"] for word in LEDGER)
+    steps = max(1, len(rows) // 40)
+    return {
+        "experiment": name,
+        "where": where,
+        "seed": seed,
+        "command": f"srl {words} --launcher ray",
+        "status": summary["status"],
+        "reached": reached,
+        "holds": reached >= GOALS[name] and adds_up and not summary["blocks_duplicated"],
+        **{word: summary[word] for word in ("seconds", "env_steps", "env_steps_per_second")},
+        **counts,
+        "curve": [[row["env_steps"], row.get("mean_return")] for row in rows[::steps]],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("experiments", nargs="*", default=["cartpole", "pong"])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=HERE / "hosts_learn.json")
+    options = parser.parse_args()
+    done = json.loads(options.out.read_text()) if options.out.exists() else {"runs": []}
+    done["host"] = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
+    known = {(run["experiment"], run["where"], run["seed"]) for run in done["runs"]}
+    hosts = RayHosts([6, 6, 6])
+    try:
+        for name in options.experiments:
+            for where in WHERE:
+                for seed in range(options.seeds):
+                    if (name, where, seed) in known:
+                        continue
+                    found = one(hosts, name, where, seed)
+                    done["runs"].append(found)
+                    options.out.write_text(json.dumps(done, indent=1) + "\n")
+                    print({key: found[key] for key in found if key != "curve"}, flush=True)
+    finally:
+        hosts.close()
+    return 0 if all(run["holds"] for run in done["runs"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
