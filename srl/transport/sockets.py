@@ -96,7 +96,7 @@ class Server:
         """The message of raw parts; raises StreamError where they are not one."""
         if len(parts) < 2:
             raise StreamError("a message without a header")
-        return Message(parts[0], unpack(parts[1]), parts[2:])
+        return Message(bytes(parts[0]), unpack(parts[1]), parts[2:])
 
     def close(self) -> None:
         """Close the socket."""
