@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -103,6 +104,7 @@ def main() -> int:
     done = json.loads(options.out.read_text()) if options.out.exists() else {"runs": []}
     done["host"] = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
     left = set(range(options.runs)) - {run["seed"] for run in done["runs"]}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # hosts are closed then, too
     hosts = RayHosts([4, 4, 4])
     try:
         for seed in sorted(left):

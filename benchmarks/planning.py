@@ -5,8 +5,8 @@
 Each experiment is calibrated once (a minute, one actor, one group size), then run in other settings: counts, groups,
 placement, delay. A run counts if it is predicted within 20 %, and held back by what was predicted. `paper`: the
 model fitted to the smallest published point of each series of the paper predicts the larger ones. `large`: Pong up
-to 15,360 actors and 32 trainers, by what was measured here and in gpu.json (docs/fifteen-thousand.md). Resumable:
-what is in the file is not run again. `hosts` needs root and iproute2.
+to 15,360 actors and 32 trainers, by what was measured here, in gpu.json and in wire.json (docs/fifteen-thousand.md). Resumable:
+what is in the file is not run again, but predicted anew. `hosts` needs root and iproute2.
 """
 
 import argparse
@@ -56,7 +56,7 @@ LOCAL = {
         "--inference inline --actors.count 2",
     ),
     "CartPole, 2 actors, 1 policy worker": ("cartpole", "--inference shm --actors.count 2"),
-    "CartPole, 3 actors of 4 groups, 2 policy workers, 2 trainers": (
+    "CartPole, 4 actors of 4 groups, 2 policy workers, 2 trainers": (
         "cartpole",
         "--inference shm --actors.count 4 --actors.groups 4 --actors.envs 32 --policies.count 2 "
         "--trainers.count 2",
@@ -82,16 +82,6 @@ HOSTS = {
         0.02,
     ),
 }
-NAMESPACES = """
-latency_ms = {latency}
-gbit = 1000
-[machines]
-here = {cores}
-[[nodes]]
-count = 3
-cores = 64
-machine = "here"
-"""
 
 
 def experiment_of(kind: str, words: str) -> Any:
@@ -107,12 +97,19 @@ def command_of(kind: str, words: str, seconds: float, out: Path) -> list[str]:
     return ["train", name, *EXPERIMENTS[kind].split(), *words.split(), *common.split()]
 
 
-def judge(name: str, kind: str, words: str, cluster: Any, costs: Costs, folder: Path) -> dict:
+def judge(name: str, measured: dict, costs: Costs) -> dict:
     """A finished run beside its prediction."""
+    kind, words, *delay = {**LOCAL, **HOSTS}[name]
+    cluster = this_host()
+    if delay:
+        words += " --ray.trainers a --ray.policies b --ray.actors c"
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write(namespaces(delay[0]))
+            file.flush()
+            cluster = read_cluster(Path(file.name))
     experiment = experiment_of(kind, words)
     one = plan_of(one_of_each(experiment))
     prediction = predict(on_cluster(experiment, cluster, one), costs)
-    measured = measured_of(folder)
     found = {"name": name, "options": words, "measured": measured}
     found |= {"predicted": msgspec.to_builtins(prediction), **compare(prediction, measured)}
     found["holds"] = abs(found["error"]) <= WITHIN and found["same_bottleneck"]
@@ -134,7 +131,7 @@ def run_local(words: list[str], log: Path) -> None:
         sys.exit(log.read_text()[-3000:])
 
 
-def of_hosts(todo: list[str], seconds: float, costs: Any, keep: Any) -> None:
+def of_hosts(todo: list[str], seconds: float, keep: Any) -> None:
     from srl.testing.ray_hosts import RayHosts
 
     for delay in sorted({HOSTS[name][2] for name in todo}):
@@ -149,24 +146,18 @@ def of_hosts(todo: list[str], seconds: float, costs: Any, keep: Any) -> None:
                     code = hosts.start([*command, *where], log).wait(seconds + 180)
                     if code:
                         sys.exit(log.read_text()[-3000:])
-                    file = Path(place) / "cluster.toml"
-                    text = NAMESPACES.format(latency=delay * 1000, cores=os.cpu_count())
-                    file.write_text(apart(text))
-                    placed = "--ray.trainers a --ray.policies b --ray.actors c"
-                    keep(
-                        judge(name, kind, f"{words} {placed}", read_cluster(file), costs(kind), out)
-                    )
+                    keep(name, kind, out)
         finally:
             hosts.close()
 
 
-def apart(text: str) -> str:
-    """The three nodes one by one, so that each has a mark of its own."""
-    head, _, _ = text.partition("[[nodes]]")
+def namespaces(delay_seconds: float) -> str:
+    """The three nodes, each with a mark of its own, on the cores of this machine."""
     nodes = [
         f'[[nodes]]\ncores = 64\nmachine = "here"\nmarks = ["{mark}"]\n' for mark in ("a", "b", "c")
     ]
-    return head + "\n".join(nodes)
+    head = f"latency_ms = {delay_seconds * 1000}\ngbit = 1000\n"
+    return f"{head}[machines]\nhere = {os.cpu_count()}\n" + "\n".join(nodes)
 
 
 # --- the paper -----------------------------------------------------------------------------------
@@ -253,10 +244,12 @@ ACTORS = 480
 """A trainer, as in the paper."""
 EPOCHS = 4
 LARGE = {
-    "actors answer themselves, 25 Gbit/s": (False, 25),
-    "actors answer themselves, 100 Gbit/s": (False, 100),
-    "GPUs answer, 100 Gbit/s": (True, 100),
+    "actors answer themselves, 25 Gbit/s": (0, 25),
+    "actors answer themselves, 100 Gbit/s": (0, 100),
+    "a GPU a trainer answers, 1 policy worker each, 100 Gbit/s": (1, 100),
+    "a GPU a trainer answers, 8 policy workers each, 100 Gbit/s": (8, 100),
 }
+"""Policy workers a trainer, on GPUs of their own; and what a host sends and receives."""
 
 
 def large(pong: Costs) -> dict[str, Any]:
@@ -266,18 +259,27 @@ def large(pong: Costs) -> dict[str, Any]:
     gpu = json.loads((HERE / "gpu.json").read_text())
     update = 1e6 * EPOCHS / gpu["fed"]["compiled"]["ours"]
     served = {64: gpu["policy"]["batch 64, 1 worker"], 1024: gpu["policy"]["batch 1024, 1 worker"]}
-    # GPUs exchange gradients while they compute them, and smaller minibatches were not measured there
+    wire = json.loads((HERE / "wire.json").read_text())["atari"]
+    sent = wire["stream 1"]["us_a_block"] / (wire["block_bytes"] / pong.block_bytes)
     costs = msgspec.structs.replace(
-        pong, update=update, update_cpu=0.2 * update, learn=(), exchange=0.0, exchange_seconds=0.0
+        pong,
+        update=update,
+        update_cpu=0.2 * update,
+        far_send=sent,
+        far_receive=sent,
+        # GPUs exchange gradients while they compute them, and smaller minibatches were not measured there
+        learn=(),
+        exchange=0.0,
+        exchange_seconds=0.0,
     )
     answered = tuple((rows, 1e6 / found["ours"]) for rows, found in served.items())
     by_gpu = msgspec.structs.replace(costs, inference=answered, inference_is_cpu=False, serve=0.0)
     found: dict[str, Any] = {}
-    for name, (on_gpu, gbit) in LARGE.items():
+    for name, (policies, gbit) in LARGE.items():
         points = []
         for trainers in (1, 2, 4, 8, 16, 32):
-            setup = large_setup(trainers, on_gpu=on_gpu, gbit=gbit)
-            prediction = predict(setup, by_gpu if on_gpu else costs)
+            setup = large_setup(trainers, policies, gbit)
+            prediction = predict(setup, by_gpu if policies else costs)
             points.append(
                 {
                     "trainers": trainers,
@@ -306,11 +308,12 @@ def large(pong: Costs) -> dict[str, Any]:
     return found
 
 
-def large_setup(trainers: int, *, on_gpu: bool, gbit: float) -> Setup:
+def large_setup(trainers: int, policies: int, gbit: float) -> Setup:
     """Hosts: the trainers', those of as many policy workers with GPUs of their own, the actors'."""
     having = -(-trainers // NODE_GPUS)
     teams = [Team(min(NODE_GPUS, trainers - NODE_GPUS * n), n) for n in range(having)]
-    servers = tuple(Team(team.count, having + team.host) for team in teams) if on_gpu else ()
+    servers = tuple(Team(policies * team.count, having + team.host) for team in teams)
+    servers = servers if policies else ()
     learning = having + len(servers)
     acting = -(-ACTORS * trainers // NODE_CORES)
     crews = [
@@ -318,7 +321,7 @@ def large_setup(trainers: int, *, on_gpu: bool, gbit: float) -> Setup:
             min(NODE_CORES, ACTORS * trainers - NODE_CORES * n),
             learning + n,
             tuple(range(len(servers))),
-            is_far=on_gpu,
+            is_far=bool(policies),
             sends_far=1.0,
         )
         for n in range(acting)
@@ -360,24 +363,29 @@ def main() -> int:
             write()
         return msgspec.convert(kept[kind]["costs"], Costs)
 
-    def keep(found: dict) -> None:
-        runs.append(found)
+    def keep(name: str, kind: str, folder: Path) -> None:
+        runs.append(judge(name, measured_of(folder), costs(kind)))
         write()
 
+    runs[:] = [
+        judge(run["name"], run["measured"], costs({**LOCAL, **HOSTS}[run["name"]][0]))
+        for run in runs
+    ]
+    write()
     names = {run["name"] for run in runs}
     if "local" in options.parts:
         for name, (kind, words) in LOCAL.items():
             if name in names:
                 continue
-            known = costs(kind)
+            costs(kind)
             with tempfile.TemporaryDirectory() as place:
                 out = Path(place) / "run"
                 run_local(command_of(kind, words, options.seconds, out), Path(place) / "log")
-                keep(judge(name, kind, words, this_host(), known, out))
+                keep(name, kind, out)
     if "hosts" in options.parts and (todo := [name for name in HOSTS if name not in names]):
         for kind in {HOSTS[name][0] for name in todo}:
             costs(kind)
-        of_hosts(todo, options.seconds, costs, keep)
+        of_hosts(todo, options.seconds, keep)
     if "paper" in options.parts:
         done["paper"] = paper()
         write()
