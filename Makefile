@@ -1,6 +1,6 @@
 # make train   set everything up and solve CartPole
 # make test    set everything up, check the code and run the tests
-# make test-cluster  runs on three hosts that are network namespaces, under Ray (root, iproute2)
+# make test-cluster  runs on three hosts that are network namespaces, under Ray (root, iproute2, nftables)
 # make test-slurm    the example job on a Slurm of one node (root; apt-get install slurm-wlm munge)
 # make check   linters, types and import borders alone
 # make slow    the slower proofs: every topology, three seeds each; a thousand kills of a writer;

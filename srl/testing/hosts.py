@@ -1,4 +1,4 @@
-"""Hosts on one machine: network namespaces, joined by a switch. Needs root and iproute2.
+"""Hosts on one machine: network namespaces, joined by a switch. Needs root and iproute2, to lose packets nftables.
 
 Each host is a namespace with an interface `eth0`. The switch is in a namespace of its own, so nothing of
 this machine's network is touched: a bridge, or, for links with delay, a program that passes frames on
@@ -92,6 +92,14 @@ class Hosts:
         words = ("rate", f"{megabits}mbit", "burst", "256k", "latency", "50ms")
         tc = ["tc", "-n", self._names[number - 1], "qdisc", "replace", "dev", "eth0", "root", "tbf"]
         subprocess.run([*tc, *words], check=True, capture_output=True)
+
+    def lose(self, number: int, percent: int) -> None:
+        """Lose so many of the packets that reach a host, by chance; 0: none any more."""
+        rules = "add table inet loss; delete table inet loss; add table inet loss; "
+        rules += "add chain inet loss input { type filter hook input priority 0; }; "
+        rules += f"add rule inet loss input numgen random mod 100 < {percent} counter drop"
+        words = self.command(number, ["nft", rules])
+        subprocess.run(words, check=True, capture_output=True)
 
     def kill(self, number: int) -> None:
         """End every process of a host at once, as a power cut would."""

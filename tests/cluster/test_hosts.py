@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -113,6 +114,48 @@ def test_link_that_is_cut_for_ten_seconds_costs_nothing(
     summary = assert_completed(folder, process, log)
     assert summary["blocks_lost"] == 0, log.read_text()
     ray_hosts.wait_for_nodes(3)
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="needs nftables")
+def test_packets_that_are_lost_cost_time_and_no_block(ray_hosts: RayHosts, tmp_path: Path) -> None:
+    places, options = WHERE["apart"]
+    log, folder = tmp_path / "log", tmp_path / "run"
+    words = ["train", "cartpole", *ray_hosts.options(places), *options, *CARTPOLE]
+    words += ["--stop.return", "None", "--stop.env-steps", "100000"]
+    try:
+        for number in (2, 3):
+            ray_hosts.hosts.lose(number, 1)
+        process = ray_hosts.start([*words, "--out", str(folder)], log)
+        summary = assert_completed(folder, process, log)
+        dropped = [counted(ray_hosts.hosts, number) for number in (2, 3)]
+    finally:
+        for number in (2, 3):
+            ray_hosts.hosts.lose(number, 0)
+    assert summary["blocks_lost"] == 0, log.read_text()
+    assert min(dropped) > 100, "hardly anything was lost on the way"
+
+
+def counted(hosts: Hosts, number: int) -> int:
+    """Packets that a host has lost."""
+    words = hosts.command(number, ["nft", "list", "table", "inet", "loss"])
+    shown = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return int(shown.split("packets ")[1].split()[0])
+
+
+def test_run_behind_a_narrow_link_goes_on(ray_hosts: RayHosts, tmp_path: Path) -> None:
+    places, options = WHERE["apart"]
+    log, folder = tmp_path / "log", tmp_path / "run"
+    words = ["train", "cartpole", *ray_hosts.options(places), *options, *CARTPOLE]
+    words += ["--stop.return", "None", "--stop.env-steps", "60000"]
+    ray_hosts.hosts.limit(3, 4.0)
+    try:
+        process = ray_hosts.start([*words, "--out", str(folder)], log)
+        summary = assert_completed(folder, process, log)
+    finally:
+        ray_hosts.hosts.limit(3, 10_000.0)
+    # an env step is 53 bytes of a block, and 16 of a request: 4 Mbit/s are 7,200 of them, less what frames it
+    assert summary["env_steps_per_second"] < 7_500
+    assert summary["blocks_lost"] == 0
 
 
 @pytest.mark.parametrize("victim", [3, 2])
