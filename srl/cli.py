@@ -328,10 +328,13 @@ def _finish(run: Any) -> int:
         return 3
     if summary["status"] == "interrupted":
         return 130 if "SIGINT" in summary["reason"] else 0
-    wanted = json.loads((run.folder / "config.json").read_text())["stop"]["return_"]
-    reached = summary["eval_return"]
+    config = json.loads((run.folder / "config.json").read_text())
+    wanted, is_judged = config["stop"]["return_"], config["evaluation"]["episodes"] > 0
+    what = "the final evaluation" if is_judged else "the mean return of the last episodes"
+    reached = summary["eval_return" if is_judged else "mean_return"]
     if wanted is not None and not (reached is not None and reached >= wanted):
-        sys.stderr.write(f"the final evaluation gave {reached}, asked for {wanted}\n")
+        verb = "gave" if is_judged else "is"
+        sys.stderr.write(f"{what} {verb} {reached}, asked for {wanted}\n")
         return 1
     return 0
 

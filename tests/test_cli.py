@@ -488,6 +488,15 @@ def test_run_that_misses_the_return_asked_for_exits_1(srl: Any) -> None:
     assert json.loads(Path("run/summary.json").read_text())["status"] == "completed"
 
 
+def test_run_without_evaluation_is_judged_by_its_mean_return(srl: Any) -> None:
+    words = ("--launcher", "inline", "--evaluation.episodes", "0")
+    words += ("--stop.env-steps", "500", "--stop.return")
+    assert srl("train", FAULTY, *words, "10", "--out", "run").code == 0
+    outcome = srl("train", FAULTY, *words, "11", "--out", "other")
+    assert outcome.code == 1
+    assert "the mean return of the last episodes is 10.0, asked for 11.0" in outcome.err
+
+
 def test_run_that_reaches_the_return_asked_for_exits_0(srl: Any) -> None:
     words = ("--launcher", "inline", "--stop.return", "10")
     outcome = srl("train", FAULTY, *words)
