@@ -15,7 +15,7 @@ from typing import Any
 USAGE = """\
 usage: srl COMMAND ...
 
-  srl train NAME [--launcher inline|local] [--out DIR] [--auto] [--a.b value ...]
+  srl train NAME [--launcher inline|local|ray] [--out DIR] [--auto] [--a.b value ...]
                           train an experiment (--help lists its options); --auto: as tuned
   srl resume RUN [--from best|VERSION] [--a.b value ...]
                           go on with a run from its newest checkpoint, or from another

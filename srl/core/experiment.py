@@ -116,7 +116,11 @@ class ActorsConfig:
             check_at_least("actors.memory-limit-mb", self.memory_limit_mb, 1)
         check_at_least("actors.count", self.count, 1)
         _check_least("actors", self.min, self.count)
-        check_at_least("actors.max", self.count if self.max is None else self.max, self.count)
+        if self.max is not None and self.max < self.count:
+            raise ConfigError(
+                f"actors.max is {self.max}, but --actors.count {self.count} are there from the start: "
+                "it must be as many at least"
+            )
         check_at_least("actors.envs", self.envs, 1)
         check_at_least("actors.groups", self.groups, 1)
         if self.envs % self.groups:
@@ -278,7 +282,7 @@ class NetworkConfig:
     """How streams go over a network."""
 
     receivers: int = 1
-    """Threads of each trainer that receive and decrypt blocks, about 0.6 GB/s each."""
+    """Threads of each trainer that receive and decrypt blocks, about 0.5 to 0.9 GB/s each."""
     compression: Literal["none", "lz4"] = "none"
     """Of blocks on their way, never of weights: lz4 pays where the link is slower than it, and frames are
     mostly flat."""

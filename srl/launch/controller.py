@@ -294,7 +294,12 @@ class Controller:
             self._sinks.append(WandB(metrics.wandb, self._folder.path, config))
 
     def _run(self, interrupts: Interrupts) -> None:
-        launcher = self._launch(interrupts)
+        try:
+            launcher = self._launch(interrupts)
+        except SystemExit:  # Ray's answer to SIGTERM while it starts
+            if interrupts.is_set:
+                return
+            raise
         self._contract = launcher.contract()
         try:
             launcher.start(self._checkpoint)

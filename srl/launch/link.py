@@ -81,6 +81,7 @@ def python_version() -> str:
 def main() -> int:
     """Entry point; the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks some of what the agent answers
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=LinkOrder)
     context: zmq.Context[Any] = zmq.Context()
     line = Line(context, order.controller, order.keys, host=order.host, life=order.life)

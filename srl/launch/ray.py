@@ -4,6 +4,7 @@ Ray knows the nodes, sets resources aside, notices dead nodes, and starts one pr
 takes part: the one that keeps the link of that host. Everything else is as on one host.
 """
 
+import atexit
 import contextlib
 import importlib.util
 import json
@@ -12,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,23 @@ from srl.core.errors import ConfigError
 from srl.launch.cluster import ClusterLauncher, SubprocessStarter
 from srl.launch.graph.placing import Node, Place, hosts_of_places, place, place_late
 from srl.launch.graph.plan import Plan
+from srl.transport.control import Failure, Message
 
 _REACH_SECONDS = 5.0
+_LOOK_SECONDS = 5.0
+"""Between two looks at the cluster's head."""
+_HEAD_SECONDS = 20.0
+"""It may be silent so long: after a minute of it Ray ends this process without a word."""
+_GIVE_BACK_SECONDS = 10.0
 _NOT_OURS = ("CPU", "GPU", "memory", "object_store_memory")
 _NODE_ID = "ray.io/node-id"
 _KINDS = {"trainer": "trainers", "policy": "policies", "actor": "actors"}
+
+
+_NOT_LET_IN = (
+    "it answers, but not to this process: it needs Ray of the same version, and where the cluster has a token the same "
+    "RAY_AUTH_MODE=token and token (~/.ray/auth_token, or RAY_AUTH_TOKEN_PATH)"
+)
 
 
 class RayLauncher(ClusterLauncher):
@@ -47,6 +60,12 @@ class RayLauncher(ClusterLauncher):
         except BaseException:
             self._cluster.close()
             raise
+
+    def poll(self, timeout_seconds: float) -> Sequence[Message]:
+        """What workers and agents have said; that the run cannot go on where the cluster's head is gone."""
+        messages = super().poll(timeout_seconds)
+        lost = self._cluster.look()
+        return messages if lost is None else [*messages, Failure("ray", lost, "")]
 
     def close(self) -> None:
         """End all that was started, and give back what was set aside."""
@@ -91,10 +110,18 @@ class RayCluster:
         """It was started here, for this run: no node will join."""
         self._is_mine = not ray.is_initialized()
         if self._is_mine:
-            with _own_answers_to_signals():
-                self._connect(address)
+            try:
+                with _own_answers_to_signals():
+                    self._connect(address)
+            except SystemExit:
+                ray.shutdown()  # of what has started
+                raise
         self.address = str(ray.util.get_node_ip_address())
         """Of this host, as its nodes know it."""
+        self._head = str(ray.get_runtime_context().gcs_address)
+        self._look_at = 0.0
+        self._heard_at = time.monotonic()
+        self._is_lost = False
 
     def _connect(self, address: str) -> None:
         how: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
@@ -105,7 +132,7 @@ class RayCluster:
                     self.ray.init(address, **how)
                     return
                 if address != "auto":
-                    raise ConfigError(_unreachable(address, "no cluster answers there"))
+                    raise ConfigError(_unreachable(address, _NOT_LET_IN))
             self.ray.init("local", include_dashboard=False, **how)
             self._is_local = True
         except (RuntimeError, ValueError, OSError) as error:
@@ -142,13 +169,33 @@ class RayCluster:
             if (has := free.get(node.id)) is not None
         ]
 
+    def look(self) -> str | None:
+        """Why the run cannot go on without the head of the cluster; None while it can. Says it once."""
+        now = time.monotonic()
+        if now < self._look_at or self._is_lost:
+            return None
+        self._look_at = now + _LOOK_SECONDS
+        host, _, port = self._head.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=1.0).close()
+        except OSError as error:
+            self._is_lost = time.monotonic() - self._heard_at > _HEAD_SECONDS
+            return (
+                f"the head of the Ray cluster ({self._head}) has not answered for {_HEAD_SECONDS:.0f} s ({error}): "
+                "start the cluster again, then `srl resume`"
+                if self._is_lost
+                else None
+            )
+        self._heard_at = time.monotonic()
+        return None
+
     def place(self, plan: Plan) -> list[Place]:
-        """Choose hosts for all workers; waits for nodes that may still join."""
+        """Choose hosts for all workers; waits for nodes that may still join, and that others may leave."""
         wanted = {kind: tuple(self._options[name]) for kind, name in _KINDS.items()}
         deadline = time.monotonic() + self._options["wait_seconds"]
         while True:
             try:
-                return place(plan, self.nodes(), wanted)
+                return place(plan, self.free_nodes(), wanted)
             except ConfigError:
                 if self._is_local or time.monotonic() > deadline:
                     raise
@@ -182,7 +229,7 @@ class RayCluster:
         """Free what was set aside."""
         if group in self._groups:
             self._groups.remove(group)
-            self.ray.util.remove_placement_group(group)
+            self.within(_GIVE_BACK_SECONDS, self.ray.util.remove_placement_group, group)
 
     def close(self) -> None:
         """Give everything back; may be called twice."""
@@ -191,7 +238,28 @@ class RayCluster:
         for group in [*self._groups]:
             self.give_back(group)
         if self._is_mine:
-            self.ray.shutdown()
+            self.within(_GIVE_BACK_SECONDS, self.ray.shutdown)
+
+    def within(self, seconds: float, call: Callable[..., object], *words: Any) -> None:
+        """Have Ray do something, and wait so long for it: where its head is gone it never answers.
+
+        From then on nothing is asked of it, also not at the end of this process.
+        """
+        if self._is_lost:
+            return
+
+        def run() -> None:
+            with contextlib.suppress(
+                Exception
+            ):  # what could not be given back ends with its cluster
+                call(*words)
+
+        thread = threading.Thread(target=run, name="ray", daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if thread.is_alive():
+            self._is_lost = True
+            atexit.unregister(self.ray.shutdown)
 
 
 class RayStarter:
@@ -244,28 +312,44 @@ class RayStarter:
         """End the link, then its keeper, and give back what it had."""
         ray = self._cluster.ray
         if self._actor is not None and ray.is_initialized():
-            with contextlib.suppress(ray.exceptions.RayError):
-                ray.get(self._actor.close.remote(grace_seconds), timeout=grace_seconds + 5)
+            self._cluster.within(grace_seconds + 10, self._close, grace_seconds)
         self._end()
+
+    def _close(self, grace_seconds: float) -> None:
+        self._cluster.ray.get(self._actor.close.remote(grace_seconds), timeout=grace_seconds + 5)
 
     def _end(self) -> None:
         if self._actor is not None and self._cluster.ray.is_initialized():
-            with contextlib.suppress(Exception):
-                self._cluster.ray.kill(self._actor)
+            self._cluster.within(_GIVE_BACK_SECONDS, self._cluster.ray.kill, self._actor)
             self._cluster.give_back(self._group)
         self._actor = self._group = self._started = None
 
 
 @contextlib.contextmanager
 def _own_answers_to_signals() -> Iterator[None]:
-    """Ray answers SIGTERM by aborting the process that connects; here it asks for a checkpoint."""
+    """Ray answers SIGTERM by ending the process that connects; here it asks for a checkpoint.
+
+    What it starts here does not hear that signal, and so is not ended by what is sent to all of this process's
+    group (`timeout` does, and a batch system) before the last checkpoint. Where it comes while Ray connects, the
+    own answer is given, and SystemExit, which is Ray's, goes on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    is_asked = False
     try:
         yield
+    except SystemExit:
+        is_asked = True
+        raise
     finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, answer in before.items():
-                signal.signal(number, answer)
+        for number, answer in before.items():
+            signal.signal(number, answer)
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        if is_asked:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _is_there_one(address: str) -> bool:

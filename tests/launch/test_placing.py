@@ -82,6 +82,24 @@ def test_too_little_says_what_there_is_and_what_to_do():
     assert "--actors.count" in words
 
 
+def test_a_mark_that_no_node_has_is_named():
+    with pytest.raises(ConfigError) as caught:
+        place(plan_of(), [HEAD, BIG], {"trainer": ("nosuch",)})
+    words = str(caught.value)
+    assert "--ray.trainers asks for (nosuch)" in words
+    assert "their marks big" in words
+
+
+def test_too_few_gpus_are_counted_and_a_long_list_of_nodes_is_cut():
+    many = [Node(str(n), f"10.0.1.{n}", cores=8.0, gpus=1.0) for n in range(20)]
+    with pytest.raises(ConfigError) as caught:
+        place(plan_of(trainers__device="cuda", trainers__gpus=4.0), many, {})
+    words = str(caught.value)
+    assert "and 4 GPUs" in words
+    assert "--trainers.gpus" in words
+    assert "10.0.1.7 (8 cores, 1 GPUs) and 12 more" in words
+
+
 def test_actors_that_are_not_needed_wait_for_nodes_that_join():
     plan = plan_of(actors__count=3, actors__max=9)
     hosts = hosts_of_places(plan, place(plan, [HEAD], {}))
@@ -104,9 +122,9 @@ def test_only_a_cluster_has_actors_that_come_later():
         plan_of(actors__count=3, actors__max=2)
 
 
-def test_named_node_that_is_not_there_is_said():
-    with pytest.raises(ConfigError, match=r"room for 0 on huge"):
-        place(plan_of(), [HEAD, BIG], {"actor": ("huge",)})
+def test_named_node_that_has_no_room_is_said():
+    with pytest.raises(ConfigError, match=r"room for 15 on big"):
+        place(plan_of(actors__count=20), [HEAD, BIG], {"actor": ("big",), "trainer": ("big",)})
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ import pytest
 
 import srl
 from srl.core.errors import ConfigError
+from srl.launch import ray as ray_launcher
+from srl.launch.ray import RayCluster
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray"),
@@ -127,6 +129,38 @@ cluster = RayCluster({"address": sys.argv[1], "runtime_env": "{}"})
 os.kill(os.getpid(), signal.SIGTERM)
 cluster.close()
 """
+
+
+def bare_cluster(head: str) -> Any:
+    """What knows of a cluster, without one."""
+    made = RayCluster.__new__(RayCluster)
+    made.ray = type("Ray", (), {"shutdown": staticmethod(lambda: None)})
+    made._head, made._look_at, made._heard_at, made._is_lost = head, 0.0, time.monotonic(), False
+    return made
+
+
+def test_a_head_that_is_gone_is_noticed_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_launcher, "_LOOK_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        cluster = bare_cluster(f"127.0.0.1:{server.getsockname()[1]}")
+        assert cluster.look() is None
+    assert cluster.look() is None, "it may come again"
+    cluster._heard_at -= 60
+    reason = cluster.look()
+    assert reason is not None
+    assert "has not answered for 20 s" in reason
+    assert "srl resume" in reason
+    assert cluster.look() is None
+
+
+def test_a_ray_that_does_not_answer_is_asked_once() -> None:
+    cluster, asked = bare_cluster(""), threading.Event()
+    cluster.within(0.05, asked.wait, 60)
+    assert cluster._is_lost
+    calls: list[int] = []
+    cluster.within(0.05, calls.append, 1)
+    asked.set()
+    assert calls == []
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ from srl.launch.graph.plan import LATE, Plan, WorkerPlan
 
 _ORDER = ("trainer", "policy", "evaluator", "actor")
 """Who is placed first, after those for whom nodes were named: what there is least room for."""
+_SHOWN = 8
+"""Nodes in a message."""
 _SECTIONS = {"trainer": "trainers", "policy": "policies", "actor": "actors"}
 
 
@@ -122,6 +124,16 @@ def _too_few(
 ) -> str:
     """What is missing, and what to do."""
     kind, threads, gpus = worker.kind, plan.threads(worker.kind), plan.gpus(worker)
+    option = _SECTIONS.get(kind, "evaluation")
+    names = {p.node.address for p in places} | {mark for p in places for mark in p.node.marks}
+    names |= {p.node.id for p in places}
+    if (asked := wanted.get(kind)) and not names & set(asked):
+        marks = sorted({mark for p in places for mark in p.node.marks})
+        return (
+            f"no node of the cluster has the address or mark that --ray.{option} asks for "
+            f"({', '.join(asked)}); its nodes are {_nodes(places)}, their marks "
+            f"{', '.join(marks) or 'none'}: start one with `ray start --resources`, or name another"
+        )
     placed = sum(name.startswith(kind) for p in places for name in p.workers)
     late = plan.late
     needed = [one for one in plan.workers if one.name not in late]
@@ -129,16 +141,21 @@ def _too_few(
     need = f"{threads:g} core{'s' * (threads != 1)}"
     if plan.needs_gpu(worker):
         need += f" and {gpus:g} GPUs" if gpus else " beside a trainer's GPU"
-    there = ", ".join(p.node.words for p in places) or "none"
     words = (
         f"the cluster has too little for {of_kind} {kind} worker{'s' * (of_kind != 1)} of {need} "
         f"each: there was room for {placed}"
     )
-    if asked := wanted.get(kind):
+    if asked:
         words += f" on {', '.join(asked)}"
-    option = _SECTIONS.get(kind, "evaluation")
-    return (
-        f"{words}; its nodes are {there}; all workers together need "
-        f"{sum(plan.threads(w.kind) for w in needed):g} cores: use a smaller "
-        f"--{option}.count or fewer --threads, or add nodes"
-    )
+    in_all = f"{sum(plan.threads(w.kind) for w in needed):g} cores"
+    less = f"a smaller --{option}.count or fewer --threads"
+    if gpus:
+        in_all += f" and {sum(plan.gpus(w) for w in needed):g} GPUs"
+        less = f"a smaller --{option}.count or --{option}.gpus"
+    return f"{words}; its nodes are {_nodes(places)}; all workers together need {in_all}: use {less}, or add nodes"
+
+
+def _nodes(places: Sequence[Place]) -> str:
+    """Some of them, for a message."""
+    shown = ", ".join(p.node.words for p in places[:_SHOWN]) or "none"
+    return shown + (f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else "")

@@ -45,6 +45,7 @@ _OWN = {
 
 def main(words: Sequence[str]) -> int:
     """Entry point of the command."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it has started ends, too
     own, rest = read_options(words, _OWN)
     if rest:
         raise ConfigError(f"srl bench scale knows no {rest[0]!r}: {USAGE}")
