@@ -455,7 +455,7 @@ class Experiment(Generic[AlgorithmT]):
         if self.inference_substrate == "inline" and self.policies != PoliciesConfig():
             raise ConfigError(
                 "policies.count, policies.device and policies.threads are of policy workers, and "
-                "with inline inference there are none: use --launcher local --inference shm"
+                "with inline inference there are none: use --inference shm, and a launcher that is not inline"
             )
         if self.actors.count % self.num_ranks:
             more = -(-self.actors.count // self.num_ranks) * self.num_ranks

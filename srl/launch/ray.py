@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -108,6 +109,8 @@ class RayCluster:
         self.ray: Any = ray
         self._is_local = False
         """It was started here, for this run: no node will join."""
+        self._session: Path | None = None
+        """What Ray writes about such a one, and leaves behind."""
         self._is_mine = not ray.is_initialized()
         if self._is_mine:
             try:
@@ -135,6 +138,7 @@ class RayCluster:
                     raise ConfigError(_unreachable(address, _NOT_LET_IN))
             self.ray.init("local", include_dashboard=False, **how)
             self._is_local = True
+            self._session = Path(self.ray._private.worker._global_node.get_session_dir_path())
         except (RuntimeError, ValueError, OSError) as error:
             if address == "local":
                 raise ConfigError(f"Ray could not be started on this host: {error}") from error
@@ -239,6 +243,11 @@ class RayCluster:
             self.give_back(group)
         if self._is_mine:
             self.within(_GIVE_BACK_SECONDS, self.ray.shutdown)
+        if self._session is not None and not self._is_lost:
+            shutil.rmtree(self._session, ignore_errors=True)
+            latest = self._session.parent / "session_latest"
+            if latest.is_symlink() and not latest.exists():
+                latest.unlink(missing_ok=True)
 
     def within(self, seconds: float, call: Callable[..., object], *words: Any) -> None:
         """Have Ray do something, and wait so long for it: where its head is gone it never answers.
@@ -364,8 +373,13 @@ def check_ray(address: str) -> None:
     """Raise ConfigError where there is no Ray, or nothing listens, for which it would wait a minute."""
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("launcher ray needs Ray, which is not installed: pip install 'srl[ray]'")
+    if "://" in address:
+        raise ConfigError(
+            f"--ray.address {address}: a run connects as a part of the cluster, and not as a client of it; give HOST:PORT "
+            "of its head, on a host that is one of its nodes"
+        )
     host, _, port = address.rpartition(":")
-    if address in ("auto", "local") or "://" in address or not port.isdigit():
+    if address in ("auto", "local") or not port.isdigit():
         return
     try:
         socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()

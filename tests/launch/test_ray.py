@@ -131,6 +131,11 @@ cluster.close()
 """
 
 
+def test_a_client_address_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="not as a client of it"):
+        ray_launcher.check_ray("ray://127.0.0.1:10001")
+
+
 def bare_cluster(head: str) -> Any:
     """What knows of a cluster, without one."""
     made = RayCluster.__new__(RayCluster)
@@ -244,6 +249,8 @@ def test_cluster_of_its_own_needs_no_preparation(auditing: str, tmp_path: Path) 
         timeout=110,
         check=False,
     )
+    left = [path.name for path in temporary.glob("ray/session*")]
     shutil.rmtree(temporary, ignore_errors=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert left == []
     assert (home / ".ray" / "auth_token").exists()  # it was not open to everybody
