@@ -1,5 +1,7 @@
 """Which worker goes to which node: hand-made clusters."""
 
+import time
+
 import msgspec
 import pytest
 
@@ -8,7 +10,7 @@ from srl.api import find_experiment
 from srl.core.errors import ConfigError
 from srl.launch.graph.hosts import asks_over
 from srl.launch.graph.placing import Node, hosts_of_places, place, place_late
-from srl.launch.graph.plan import LATE, make_plan
+from srl.launch.graph.plan import LATE, WorkerPlan, make_plan
 
 HEAD = Node("a", "10.0.0.1", cores=4, is_here=True)
 BIG = Node("b", "10.0.0.2", cores=16, marks=frozenset({"big"}))
@@ -144,3 +146,26 @@ def test_actors_ask_policy_workers_of_their_host_unless_others_idle(hosts, asked
     assert asks_over(plan, plan.routes[0], 0) == asked
     everyone = {i for actor in (0, 1) for i in asks_over(plan, plan.routes[0], actor)[1]}
     assert everyone == {0, 1}
+
+
+@pytest.mark.parametrize("cores", [(4, 16, 8), (7, 7, 7, 7), (3.5, 5, 9, 1, 9)])
+def test_every_actor_goes_where_most_cores_are_left_and_to_the_first_of_equals(cores):
+    nodes = [Node(str(i), f"10.0.0.{i}", cores=n, is_here=not i) for i, n in enumerate(cores)]
+    plan = plan_of(actors__count=int(sum(cores)) - 4, actors__threads=1)
+    found = {name: p.node.id for p in place(plan, nodes, {}) for name in p.workers}
+    free = list(cores)
+    free[int(found["trainer-0"])] -= 1
+    for actor in plan.of_kind("actor"):
+        most = free.index(max(free))
+        assert found[actor.name] == str(most)
+        free[most] -= 1
+
+
+def test_thousands_of_actors_are_placed_at_once():
+    nodes = [Node(str(i), f"10.0.0.{i}", cores=256, is_here=not i) for i in range(64)]
+    plan = plan_of()
+    actors = tuple(WorkerPlan(f"actor-{i}", "actor", i) for i in range(16_000))
+    plan = msgspec.structs.replace(plan, workers=(*plan.of_kind("trainer"), *actors))
+    start = time.process_time()
+    assert sum(len(p.workers) for p in place(plan, nodes, {})) == 16_001
+    assert time.process_time() - start < 1.0  # 5 s with a look at each node for each

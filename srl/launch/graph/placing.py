@@ -1,6 +1,8 @@
 """Which worker goes to which host of a cluster."""
 
-from collections.abc import Sequence
+import heapq
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from srl.core.errors import ConfigError
@@ -66,19 +68,56 @@ def place(plan: Plan, nodes: Sequence[Node], wanted: dict[str, tuple[str, ...]])
     workers = sorted(
         plan.workers, key=lambda worker: (not wanted.get(worker.kind), _ORDER.index(worker.kind))
     )
-    for worker in workers:
-        fit = [p for p in places if _fits(plan, worker, p, wanted.get(worker.kind, ()))]
-        if not fit and worker.name in late:
-            continue
-        if not fit:
-            raise ConfigError(_too_few(plan, worker, places, wanted))
-        chosen = max(fit, key=lambda p: _preference(worker, p))
-        chosen.workers.append(worker.name)
-        chosen.cores += plan.threads(worker.kind)
-        chosen.gpus += plan.gpus(worker)
+    for kind, alike in itertools.groupby(workers, lambda worker: worker.kind):
+        named = wanted.get(kind, ())
+        spread = _spread_actors if kind == "actor" else _gather
+        for worker in spread(plan, alike, places, named):
+            if worker.name not in late:
+                raise ConfigError(_too_few(plan, worker, places, wanted))
     used = [p for p in places if p.workers]
     first = plan.of_kind("trainer")[0].name
     return sorted(used, key=lambda p: (first not in p.workers, places.index(p)))
+
+
+def _gather(
+    plan: Plan, workers: Iterable[WorkerPlan], places: Sequence[Place], named: Sequence[str]
+) -> list[WorkerPlan]:
+    """Place workers that want to be together; returns the first that has no room, if any."""
+    for worker in workers:
+        need = _need(plan, worker, named)
+        fit = [p for p in places if need.fits(p)]
+        if not fit:
+            return [worker]
+        # where others are, then where the controller is, then where most cores are left
+        chosen = max(fit, key=lambda p: (bool(p.workers), p.node.is_here, p.free))
+        chosen.workers.append(worker.name)
+        chosen.cores += need.cores
+        chosen.gpus += need.gpus
+    return []
+
+
+def _spread_actors(
+    plan: Plan, workers: Iterable[WorkerPlan], places: Sequence[Place], named: Sequence[str]
+) -> list[WorkerPlan]:
+    """Place actors, each where most cores are left; returns those without room.
+
+    They are thousands, and all alike: a heap finds the place without a look at every node.
+    """
+    actors = list(workers)
+    need = _need(plan, actors[0], named)
+    heap = [(-p.free, i) for i, p in enumerate(places) if need.fits(p)]
+    heapq.heapify(heap)
+    for done, actor in enumerate(actors):
+        if not heap:
+            return actors[done:]
+        at = places[heap[0][1]]
+        at.workers.append(actor.name)
+        at.cores += need.cores
+        if at.free < need.cores:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (-at.free, heap[0][1]))
+    return []
 
 
 def hosts_of_places(plan: Plan, places: Sequence[Place]) -> dict[str, int]:
@@ -95,7 +134,7 @@ def place_late(
     places, left = [], list(workers)
     for node in nodes:
         at = Place(node)
-        while left and _fits(plan, plan.worker(left[0]), at, wanted):
+        while left and _need(plan, plan.worker(left[0]), wanted).fits(at):
             at.workers.append(left.pop(0))
             at.cores += plan.threads("actor")
         if at.workers:
@@ -103,20 +142,31 @@ def place_late(
     return places
 
 
-def _fits(plan: Plan, worker: WorkerPlan, at: Place, wanted: Sequence[str]) -> bool:
-    if wanted and not ({at.node.address, at.node.id} | at.node.marks) & set(wanted):
-        return False
-    if at.free < plan.threads(worker.kind):
-        return False
-    if plan.needs_gpu(worker) and not plan.gpus(worker):
-        return at.gpus > 0  # it shares one that is set aside
-    return at.node.gpus - at.gpus >= plan.gpus(worker) - 1e-9
+@dataclass(frozen=True)
+class _Need:
+    """What a worker must find at a place."""
+
+    cores: float
+    gpus: float
+    shares_gpu: bool
+    """It computes on a GPU that is set aside for others."""
+    named: frozenset[str]
+    """Addresses or marks, one of which the node has; any node, where there are none."""
+
+    def fits(self, at: Place) -> bool:
+        """Whether there is room."""
+        node = at.node
+        if self.named and self.named.isdisjoint((node.address, node.id, *node.marks)):
+            return False
+        if node.cores - at.cores < self.cores:
+            return False
+        return at.gpus > 0 if self.shares_gpu else node.gpus - at.gpus >= self.gpus - 1e-9
 
 
-def _preference(worker: WorkerPlan, at: Place) -> tuple[float, ...]:
-    if worker.kind == "actor":  # cores that have GPUs are for those who need them
-        return (at.free,)
-    return (bool(at.workers), at.node.is_here, at.free)
+def _need(plan: Plan, worker: WorkerPlan, named: Sequence[str]) -> _Need:
+    gpus = plan.gpus(worker)
+    shares = plan.needs_gpu(worker) and not gpus
+    return _Need(plan.threads(worker.kind), gpus, shares, frozenset(named))
 
 
 def _too_few(
