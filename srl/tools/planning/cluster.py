@@ -66,6 +66,7 @@ class Cluster:
     latency_seconds: float = 0.0
     bandwidth: float = 0.0
     """Bytes a second of a host, each way."""
+    is_this_host: bool = False
 
     @property
     def cores(self) -> float:
@@ -82,7 +83,7 @@ def this_host() -> Cluster:
     """The cluster that this host is."""
     cores = float(num_cores())
     node = Node("here", "127.0.0.1", cores=1e9, gpus=float(len(gpus())), is_here=True)
-    return Cluster((node,), {"here": "here"}, {"here": cores}, bandwidth=1e12)
+    return Cluster((node,), {"here": "here"}, {"here": cores}, bandwidth=1e12, is_this_host=True)
 
 
 def read_cluster(path: Path) -> Cluster:

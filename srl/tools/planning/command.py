@@ -1,6 +1,7 @@
 """`srl plan NAME`: how fast an experiment would be on a cluster; `srl plan RUN`: whether that is true."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from srl.launch.folder import RunFolder
 from srl.launch.graph.opening import read_experiment
 from srl.tools.bench.command import find, read_words
 from srl.tools.bench.report import print_table, say, write_json
+from srl.tools.bench.workloads import WORKLOADS
 from srl.tools.planning.calibrate import (
     calibrate,
     kept_at,
@@ -23,14 +25,12 @@ from srl.tools.planning.calibrate import (
 )
 from srl.tools.planning.cluster import Cluster, on_cluster, read_cluster, this_host
 from srl.tools.planning.model import Costs, Prediction, predict
-from srl.tools.planning.recommend import Candidate, recommend
+from srl.tools.planning.recommend import Candidate, is_as_fast, recommend
 
 USAGE = (
     "srl plan NAME|RUN [--cluster F.toml] [--costs F.json] [--seconds 60] [--again] [--recommend] "
     "[--json F.json] [--a.b value ...]"
 )
-_SHOWN = 6
-"""Settings in the table of recommended ones."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -50,9 +50,16 @@ def main(words: Sequence[str]) -> int:
         result |= {"measured": measured, **compare(prediction, measured)}
         _show_beside(prediction, result)
     if "recommend" in options:
-        found = recommend(experiment, cluster, one, costs)
-        result["recommended"] = [msgspec.to_builtins(c) for c in found[:_SHOWN]]
-        _show_recommended(found)
+        found = recommend(experiment, cluster, one, costs, say)
+        typed = experiment.name if folder is not None else name
+        commands = [command_of(typed, rest, c.options) for c in found]
+        result["recommended"] = [
+            {**msgspec.to_builtins(c), "command": command}
+            for c, command in zip(found, commands, strict=True)
+        ]
+        _show_recommended(found, commands)
+        if folder is not None:
+            say("(and with the options that the run had)")
     if "json" in options:
         write_json(options["json"], result)
     return 0
@@ -139,18 +146,42 @@ def _show_beside(prediction: Prediction, result: Mapping[str, Any]) -> None:
     say(f"error: {result['error']:+.1%}")
 
 
-def _show_recommended(found: Sequence[Candidate]) -> None:
+def command_of(name: str, words: Sequence[str], options: Mapping[str, str]) -> str:
+    """What to type for a setting: one line, with the words of the experiment that it does not replace."""
+    if workload := WORKLOADS.get(name):
+        name, words = workload.experiment, [*workload.arguments(), *words]
+    kept, keeps = list[str](), True
+    for word in words:
+        if word.startswith("--"):
+            keeps = word[2:].partition("=")[0].replace("_", "-") not in options
+        if keeps:
+            kept.append(word)
+    new = [word for option, value in options.items() for word in (f"--{option}", value)]
+    return shlex.join(["srl", "train", name, *new, *kept])
+
+
+def _show_recommended(found: Sequence[Candidate], commands: Sequence[str]) -> None:
     if not found:
         say("no setting fits this cluster")
         return
     rows = [
         [
-            " ".join(f"--{name} {value}" for name, value in c.options.items()),
-            f"{c.prediction.env_steps_per_second:,.0f}",
+            f"{number} (as it is)" if c.is_present else number,
+            f"{c.rate:,.0f}",
             kind_of(c.prediction.bottleneck),
+            c.cores,
         ]
-        for c in found[:_SHOWN]
+        for number, c in enumerate(found, 1)
     ]
-    print_table("recommended, and others", ["setting", "env steps/s", "bottleneck"], rows)
-    if "algorithm.batch-size" in found[0].options:
-        say("with a larger batch so that all groups can work at a time: it changes what is learned")
+    columns = ["setting", "env steps/s", "bottleneck", "cores"]
+    print_table("recommended, and others", columns, rows)
+    best = found[0]
+    if best.is_present:
+        say("as it is, it is as fast as any other setting that was tried, with fewest cores")
+    elif any(c.is_present and is_as_fast(c, best) for c in found):
+        say("as it is, it is as fast; the first setting takes fewer cores")
+    for number, command in enumerate(commands, 1):
+        say(f"# {number}:\n{command}")
+    changes = {"algorithm.batch-size": "batch size", "actors.envs": "number of envs an actor"}
+    if told := [words for option, words in changes.items() if option in best.options]:
+        say(f"the first has another {' and another '.join(told)}: that changes what is learned")

@@ -45,7 +45,11 @@ def test_what_is_recommended_fits_and_is_predicted_to_be_faster(costs, tmp_path,
     assert main([*words[:-1], *again, "--json", str(out)]) == 0  # it is a setting that can be typed
     told = json.loads(out.read_text())["predicted"]["env_steps_per_second"]
     assert told == pytest.approx(best["prediction"]["env_steps_per_second"], rel=1e-6)
-    assert "recommended, and others" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "recommended, and others" in shown
+    assert best["command"] == " ".join(["srl train cartpole", *again])
+    assert "--launcher ray" in best["command"]
+    assert best["command"] in shown.splitlines()  # whole, however long
 
 
 def test_a_finished_run_is_compared(costs, tmp_path, capsys):
