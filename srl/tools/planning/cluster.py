@@ -17,8 +17,10 @@ Nodes with the same `machine = "NAME"` share its cores, of which `[machines] NAM
 network namespaces and containers are such.
 """
 
+import math
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,8 @@ def read_cluster(path: Path) -> Cluster:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path} does not describe a cluster: {error}") from error
+    if wrong := next(_wrong(words), None):
+        raise ConfigError(f"{path}: {wrong}")
     nodes, machine_of, machines = list[Node](), dict[str, str](), dict(words.machines)
     for kind in words.nodes:
         for _ in range(kind.count):
@@ -109,6 +113,24 @@ def read_cluster(path: Path) -> Cluster:
         raise ConfigError(f"{path}: a cluster has at least one node")
     seconds, bandwidth = words.latency_ms / 1000, words.gbit * 1e9 / 8
     return Cluster(tuple(nodes), machine_of, machines, seconds, bandwidth)
+
+
+def _wrong(words: ClusterWords) -> Iterator[str]:
+    """Numbers that no cluster has."""
+    if not words.latency_ms >= 0:
+        yield f"latency_ms must be at least 0, got {words.latency_ms:g}"
+    if not words.gbit > 0:
+        yield f"gbit must be more than 0, got {words.gbit:g}"
+    cores = {f"nodes[{i}].cores": kind.cores for i, kind in enumerate(words.nodes)}
+    cores |= {f"machines.{name}": number for name, number in words.machines.items()}
+    for name, number in cores.items():
+        if not 0 < number < math.inf:
+            yield f"{name} must be more than 0 and finite, got {number:g}"
+    for i, kind in enumerate(words.nodes):
+        if kind.count < 1:
+            yield f"nodes[{i}].count must be at least 1, got {kind.count}"
+        if not 0 <= kind.gpus < math.inf:
+            yield f"nodes[{i}].gpus must be at least 0 and finite, got {kind.gpus:g}"
 
 
 def on_cluster(experiment: Experiment[Any], cluster: Cluster, one: Plan) -> Setup:

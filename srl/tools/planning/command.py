@@ -1,6 +1,7 @@
 """`srl plan NAME`: how fast an experiment would be on a cluster; `srl plan RUN`: whether that is true."""
 
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from srl import catalog
+from srl.api import check_devices
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.launch.folder import RunFolder
@@ -37,16 +40,21 @@ def main(words: Sequence[str]) -> int:
     """Entry point of the command."""
     own = {"cluster": Path, "costs": Path, "seconds": float, "json": str}
     name, options, rest = read_words(words, USAGE, {**own, "again": None, "recommend": None})
-    folder = Path(name) if (Path(name) / "config.json").is_file() else None
+    seconds = options.setdefault("seconds", 60.0)
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"--seconds must be more than 0 and finite, got {seconds:g}")
+    folder = _folder_of(name)
     experiment = find(name, rest) if folder is None else _experiment_of(folder, rest)
+    measured = measured_of(folder) if folder is not None else {}
     cluster = read_cluster(options["cluster"]) if "cluster" in options else this_host()
-    costs = _costs(experiment, options)
     one = plan_of(one_of_each(experiment))
+    if "cluster" in options:  # what does not fit need not be measured
+        on_cluster(experiment, cluster, one)
+    costs = _costs(experiment, options)
     prediction = predict(on_cluster(experiment, cluster, one), costs)
     result: dict[str, Any] = {"name": experiment.name, "predicted": msgspec.to_builtins(prediction)}
     show(experiment.name, prediction, cluster)
     if folder is not None:
-        measured = measured_of(folder)
         result |= {"measured": measured, **compare(prediction, measured)}
         _show_beside(prediction, result)
     if "recommend" in options:
@@ -67,8 +75,15 @@ def main(words: Sequence[str]) -> int:
 
 def measured_of(folder: Path) -> dict[str, Any]:
     """Env steps a second of a finished run once it was steady, and what it says of itself."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = RunFolder.open(folder).read("summary.json")
+    if summary.get("status") == "running":
+        raise ConfigError(
+            f"{folder} is not finished: it is running, or was left by a controller that died "
+            "(srl resume goes on with it)"
+        )
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    rows = [json.loads(line) for line in lines]
     if len(rows) < 6:
         raise ConfigError(f"{folder} learned {len(rows)} batches: too few to know how fast it was")
     seconds = [row["time"]["seconds"] for row in rows]
@@ -94,6 +109,19 @@ def kind_of(bottleneck: str) -> str:
     return bottleneck.partition(":")[0]
 
 
+def _folder_of(name: str) -> Path | None:
+    """The run folder that is meant, or None where it is an experiment's name; raises ConfigError."""
+    path = Path(name)
+    if (path / "config.json").is_file():
+        return path
+    first, slash, _ = name.partition("/")
+    if not slash or ":" in name or first in catalog.ENVS or name in WORKLOADS:
+        return None
+    if not path.exists():
+        raise ConfigError(f"there is no folder {name}, and no env family {first!r}")
+    raise ConfigError(f"{name} is not a run folder: it has no config.json")
+
+
 def _experiment_of(folder: Path, words: Sequence[str]) -> Experiment[Any]:
     if words:
         raise ConfigError(f"{folder} is a run, and what it was is fixed: {' '.join(words)}")
@@ -109,10 +137,22 @@ def _costs(experiment: Experiment[Any], options: Mapping[str, Any]) -> Costs:
             return read_costs(path)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"{path} was not written by srl plan: {error}") from error
-    costs, measured = calibrate(experiment, options.get("seconds", 60.0), say)
+    _check_here(experiment)
+    costs, measured = calibrate(experiment, options["seconds"], say)
     write_costs(path, costs, measured)
     say(f"costs kept in {path}")
     return costs
+
+
+def _check_here(experiment: Experiment[Any]) -> None:
+    """Raise ConfigError where this host has no device to measure on."""
+    try:
+        check_devices(one_of_each(experiment))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}: costs are measured on a host that has the device; --costs F.json keeps "
+            "them there, and brings them here"
+        ) from error
 
 
 def show(name: str, prediction: Prediction, cluster: Cluster) -> None:

@@ -74,6 +74,20 @@ def test_hosts_that_share_a_machine(tmp_path):
         ("x = [", "does not describe a cluster"),
         ('[[nodes]]\ncores = 4\nmachine = "a"', "says nothing about 'a'"),
         ("nodes = []", "at least one node"),
+        ("gbit = 0\n[[nodes]]\ncores = 4", "gbit must be more than 0, got 0"),
+        ("latency_ms = -1\n[[nodes]]\ncores = 4", "latency_ms must be at least 0, got -1"),
+        ("latency_ms = nan\n[[nodes]]\ncores = 4", "latency_ms must be at least 0, got nan"),
+        ("[[nodes]]\ncores = 4\n[[nodes]]\ncores = 0", r"nodes\[1\].cores must be more than 0"),
+        ("[[nodes]]\ncores = inf", r"nodes\[0\].cores must be more than 0"),
+        ("[[nodes]]\ncores = 4\ncount = 0", r"nodes\[0\].count must be at least 1, got 0"),
+        (
+            "[[nodes]]\ncores = 4\ngpus = -1",
+            r"nodes\[0\].gpus must be at least 0 and finite, got -1",
+        ),
+        (
+            "[machines]\na = -2\n[[nodes]]\ncores = 4",
+            "machines.a must be more than 0 and finite, got -2",
+        ),
     ],
 )
 def test_a_file_that_is_not_one(tmp_path, text, words):

@@ -6,6 +6,7 @@ import pytest
 import srl
 from srl.api import find_experiment
 from srl.cli import main
+from srl.launch.graph.config import encode_experiment
 from srl.tools.bench.window import Window
 from srl.tools.planning.calibrate import calibrate, costs_of, one_of_each, plan_of, read_costs
 from srl.tools.planning.model import Costs
@@ -68,6 +69,8 @@ def test_a_finished_run_is_compared(costs, tmp_path, capsys):
     [
         (["--costs", "FOLDER/none.toml", "--cluster", "FOLDER/none.toml"], "cannot be read"),
         (["--costs", "FOLDER/broken.json"], "was not written by srl plan"),
+        (["--seconds", "0"], "--seconds must be more than 0"),
+        (["--seconds", "nan"], "--seconds must be more than 0"),
     ],
 )
 def test_bad_input(tmp_path, capsys, words, told):
@@ -75,6 +78,67 @@ def test_bad_input(tmp_path, capsys, words, told):
     changed = [word.replace("FOLDER", str(tmp_path)) for word in words]
     assert main(["plan", "cartpole", *changed]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.fixture
+def unmeasurable(monkeypatch):
+    """A host without GPUs, on which nothing may be measured."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+    def measure(*_):
+        raise AssertionError("it is measured")
+
+    monkeypatch.setattr("srl.tools.planning.command.calibrate", measure)
+
+
+@pytest.mark.parametrize("kind", ["trainers", "policies"])
+def test_costs_of_a_device_are_measured_where_it_is(tmp_path, capsys, unmeasurable, kind):
+    file = tmp_path / "cluster.toml"
+    file.write_text("[[nodes]]\ncores = 8\ngpus = 2\n")
+    words = [f"--{kind}.device", "cuda", "--inference", "shm"]
+    if kind == "policies":
+        words += ["--policies.gpus", "1"]
+    for more in ([], ["--cluster", str(file)], ["--costs", str(tmp_path / "none.json")]):
+        assert main(["plan", "cartpole", *words, *more, "--again"]) == 2
+        told = capsys.readouterr().err
+        assert f"{kind}.device is 'cuda', but torch finds no CUDA device here" in told
+        assert "--costs F.json keeps them there, and brings them here" in told
+
+
+def test_costs_of_a_device_are_brought_here(costs, tmp_path, unmeasurable):
+    file = tmp_path / "cluster.toml"
+    file.write_text("[[nodes]]\ncores = 8\ngpus = 2\n")
+    words = ["--trainers.device", "cuda", "--cluster", str(file), "--costs", str(costs)]
+    assert main(["plan", "cartpole", *words]) == 0
+
+
+def write_run(folder, words, summary):
+    folder.mkdir()
+    config = encode_experiment(find_experiment("cartpole", words))
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "summary.json").write_text(json.dumps(summary))
+    rows = [{"time": {"seconds": i}, "consumed_env_steps": 100 * i} for i in range(10)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_run_with_a_device_that_is_not_here(tmp_path, capsys, unmeasurable):
+    summary = {"status": "completed", "bottleneck": "learning: x", "staleness_mean": 1.0}
+    write_run(tmp_path / "run", ["--trainers.device", "cuda"], summary)
+    assert main(["plan", str(tmp_path / "run"), "--again"]) == 2
+    assert "costs are measured on a host that has the device" in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_finished(tmp_path, capsys, unmeasurable):
+    write_run(tmp_path / "run", [], {"status": "running", "pid": 1})
+    assert main(["plan", str(tmp_path / "run")]) == 2
+    assert "is not finished: it is running" in capsys.readouterr().err
+
+
+def test_folders_that_are_no_runs(tmp_path, capsys):
+    assert main(["plan", "runs/nosuch"]) == 2
+    assert "there is no folder runs/nosuch" in capsys.readouterr().err
+    assert main(["plan", str(tmp_path)]) == 2
+    assert "is not a run folder: it has no config.json" in capsys.readouterr().err
 
 
 def test_costs_of_what_was_measured():
