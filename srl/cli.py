@@ -41,7 +41,8 @@ usage: srl COMMAND ...
   srl bench scale         thousands of light clients against a real controller and trainers
   srl tune NAME [--seconds 120] [--out F.json] [--a.b value ...]
                           find how many actors, groups and threads suit this host; for --auto
-  srl plan NAME|RUN [--cluster F.toml] [--recommend] [--costs F.json] [--json F] [--a.b value ...]
+  srl plan NAME|RUN [--cluster F.toml] [--recommend] [--costs F.json] [--seconds 60] [--again]
+           [--json F] [--a.b value ...]
                           how fast it would be on a cluster; of a finished run: and how fast it was
   srl doctor [--sweep] [RUNS ...]
                           check installation and host; find what dead runs left here and

@@ -1,4 +1,4 @@
-"""What an experiment costs on this machine: about a minute, most of it short runs of the real thing.
+"""What an experiment costs on this machine: a minute or more, most of it short runs of the real thing.
 
 First every part alone (`srl bench cost`), then one actor and one trainer with inference inside the actor, by a
 policy worker, and by one over the network with encryption: what each process spends more than the parts alone
@@ -32,6 +32,8 @@ from srl.tools.tune import cache_folder
 
 _ALONE, _WARM_UP, _WINDOW = 0.35, 0.04, 0.12
 """Shares of the time: the parts alone, and of each of three runs."""
+_START, _START_RUN = 7.0, 6.0
+"""Seconds that pass beside it, about, while processes start and end: in all, and of each run."""
 _FACTS = ("env", "algorithm", "actors", "precision", "compile", "acting", "policies", "trainers")
 """What costs depend on, of an experiment."""
 Say = Callable[[str], None]
@@ -42,7 +44,10 @@ def calibrate(
 ) -> tuple[Costs, dict[str, Any]]:
     """Costs, and what was measured for them."""
     one = one_of_each(experiment)
-    say(f"calibrating for about {seconds:.0f} s: each part alone")
+    say(
+        f"calibrating for about {expected_seconds(experiment, seconds):.0f} s, longer where envs are "
+        "slow to start or networks are compiled: each part alone"
+    )
     alone = measure_cost(one, experiment.name, seconds * _ALONE)
     windows: dict[str, Window] = {}
     for name, inference, samples in _runs(experiment):
@@ -61,6 +66,13 @@ def calibrate(
     )
     shown = {name: msgspec.to_builtins(window) for name, window in windows.items()}
     return costs, {"alone": alone, "windows": shown, "echoes": echoes, "host": host()}
+
+
+def expected_seconds(experiment: Experiment[Any], seconds: float) -> float:
+    """How long it takes to measure for so many seconds."""
+    runs = len(_runs(experiment))
+    measuring = _ALONE + runs * (_WARM_UP + _WINDOW)
+    return seconds * measuring + _START + runs * _START_RUN
 
 
 def costs_of(

@@ -8,7 +8,14 @@ from srl.api import find_experiment
 from srl.cli import main
 from srl.launch.graph.config import encode_experiment
 from srl.tools.bench.window import Window
-from srl.tools.planning.calibrate import calibrate, costs_of, one_of_each, plan_of, read_costs
+from srl.tools.planning.calibrate import (
+    calibrate,
+    costs_of,
+    expected_seconds,
+    one_of_each,
+    plan_of,
+    read_costs,
+)
 from srl.tools.planning.model import Costs
 
 COSTS = Costs(env=10.0, call=100.0, inference=((1, 50.0), (64, 2.0)), update=20.0, update_cpu=20.0)
@@ -200,6 +207,12 @@ def test_calibration_of_a_real_experiment(tmp_path, monkeypatch, capsys):
     assert "costs as measured before" in capsys.readouterr().out
 
 
+def test_how_long_it_takes_is_said_with_what_starts():
+    experiment = find_experiment("cartpole")
+    assert expected_seconds(experiment, 15) == pytest.approx(39, rel=0.1)  # as it took
+    assert expected_seconds(experiment, 5) == pytest.approx(29, rel=0.1)
+
+
 def test_an_experiment_is_calibrated_with_one_of_each(monkeypatch):
     seen = []
     module = "srl.tools.planning.calibrate"
@@ -208,7 +221,9 @@ def test_an_experiment_is_calibrated_with_one_of_each(monkeypatch):
     monkeypatch.setattr(f"{module}.echo_seconds", lambda *, is_far: 0.0)
     monkeypatch.setattr(f"{module}.costs_of", lambda *_: COSTS)
     experiment = find_experiment("cartpole", ["--actors.count", "4", "--trainers.count", "2"])
-    calibrate(experiment, 60.0, lambda _: None)
+    said = []
+    calibrate(experiment, 60.0, said.append)
+    assert said[0].startswith("calibrating for about 75 s")  # 50 of them measure, processes start
     assert {(e.actors.count, e.trainers.count, e.launcher) for e in seen} == {(1, 1, "local")}
     assert [(e.inference, e.samples) for e in seen[1:]] == [
         ("inline", "shm"),
