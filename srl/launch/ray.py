@@ -36,10 +36,8 @@ _GIVE_BACK_SECONDS = 10.0
 _NOT_OURS = ("CPU", "GPU", "memory", "object_store_memory")
 _NODE_ID = "ray.io/node-id"
 _KINDS = {"trainer": "trainers", "policy": "policies", "actor": "actors"}
-
-
 _NOT_LET_IN = (
-    "it answers, but not to this process: it needs Ray of the same version, and where the cluster has a token the same "
+    "something answers there, but lets this process not in: it needs Ray of the same version, and where the cluster has a token the same "
     "RAY_AUTH_MODE=token and token (~/.ray/auth_token, or RAY_AUTH_TOKEN_PATH)"
 )
 
@@ -135,7 +133,7 @@ class RayCluster:
                     self.ray.init(address, **how)
                     return
                 if address != "auto":
-                    raise ConfigError(_unreachable(address, _NOT_LET_IN))
+                    raise ConfigError(f"--ray.address {address}: {_NOT_LET_IN}")
             self.ray.init("local", include_dashboard=False, **how)
             self._is_local = True
             self._session = Path(self.ray._private.worker._global_node.get_session_dir_path())
@@ -181,7 +179,7 @@ class RayCluster:
         self._look_at = now + _LOOK_SECONDS
         host, _, port = self._head.rpartition(":")
         try:
-            socket.create_connection((host, int(port)), timeout=1.0).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
         except OSError as error:
             self._is_lost = time.monotonic() - self._heard_at > _HEAD_SECONDS
             return (
@@ -258,9 +256,8 @@ class RayCluster:
             return
 
         def run() -> None:
-            with contextlib.suppress(
-                Exception
-            ):  # what could not be given back ends with its cluster
+            # what could not be given back ends with its cluster
+            with contextlib.suppress(Exception):
                 call(*words)
 
         thread = threading.Thread(target=run, name="ray", daemon=True)

@@ -190,11 +190,10 @@ def _drain(endpoint: Server | Client) -> list[Message]:
     # Asked first, for mostly there is nothing: an exception costs as much as two messages.
     if not socket.getsockopt(_EVENTS) & _READABLE:  # pyright: ignore[reportOperatorIssue] - a number
         return messages
-    has_peer = isinstance(endpoint, Server)
     try:
         for _ in range(_MOST_AT_ONCE):
             try:
-                messages.append(endpoint.parse(_recv(socket, has_peer=has_peer)))
+                messages.append(endpoint.parse(_recv(socket)))
             except StreamError:
                 endpoint.rejected += 1
     except zmq.Again:  # that was all, or only a part of one is here
@@ -202,13 +201,12 @@ def _drain(endpoint: Server | Client) -> list[Message]:
     return messages
 
 
-def _recv(socket: "zmq.Socket[bytes]", *, has_peer: bool) -> list[Frame]:
+def _recv(socket: "zmq.Socket[bytes]") -> list[Frame]:
     """The parts of a message; large ones where ZeroMQ has put them.
 
-    Not by `recv_multipart`, which asks the socket after each part whether there is more: after the peer, which is
-    ZeroMQ's own, there is, and of the others their frames say it.
+    Not by `recv_multipart`, which asks the socket after each part whether there is more.
     """
-    parts: list[Frame] = [socket.recv(_DONTWAIT)] if has_peer else []
+    parts: list[Frame] = []
     has_more = True
     while has_more:
         frame: zmq.Frame = socket.recv(_DONTWAIT, False)

@@ -201,15 +201,14 @@ class Socket:
         else:
             self._network.send(self._address, [self._identity, *parts])
 
-    def recv(self, flags: int, copy: bool = True) -> "bytes | Part":
+    def recv(self, flags: int, copy: bool) -> "Part":
         """The next part of the next message; raises zmq.Again where there is none."""
         if not self._unread:
             if not self.inbox:
                 raise zmq.Again
             self.process.call()
             self._unread.extend(self.inbox.popleft())
-        part = self._unread.popleft()
-        return part if copy else Part(part, more=bool(self._unread))
+        return Part(self._unread.popleft(), more=bool(self._unread))
 
     def close(self, linger: Any = None) -> None:
         """Be gone."""
