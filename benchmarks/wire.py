@@ -136,7 +136,7 @@ def receive_stream(
             Server(
                 context,
                 address_of(listener),
-                keys=keys,
+                keeper=keeper,
                 listener=os.dup(listener.fileno()),
                 thread=number,
                 most_bytes=layout.nbytes,

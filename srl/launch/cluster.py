@@ -160,8 +160,8 @@ class ClusterLauncher:
         self._listener = listen(address)
         at = address_of(self._listener)
         listener = os.dup(self._listener.fileno())
-        self._board = Switchboard(self._context, at, self._keys, listener, known=self._starters)
-        self._doorkeeper.watch(self._board.socket)
+        known = self._starters
+        self._board = Switchboard(self._context, at, self._doorkeeper, listener, known=known)
         self._files = HostFiles(plan, self._folder, self._board.hosts)
         self._agents: Agents | None = None
         self._awaited: dict[int, float] = {}

@@ -68,9 +68,8 @@ def _ends(configure: Configure) -> Iterable[ParameterSource | ParameterSink]:
         bell = bell_address(configure.socket_folder, plan, route)
         if is_source(plan, route, host):
             address = network.addresses[end]
-            server = Server(context, address, keys=network.keys, listener=network.listeners[end])
             assert keeper is not None, "a listener that nobody guards"
-            keeper.watch(server.socket)
+            server = Server(context, address, keeper=keeper, listener=network.listeners[end])
             yield ParameterSource(ShmSubscriber(buffer, spec, Ear(context, bell)), spec, server)
         else:
             client = connect_sink(context, network.addresses[end], spec, network.keys)

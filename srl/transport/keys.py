@@ -39,7 +39,10 @@ def make_keys() -> Keys:
 
 
 def use_keys(socket: "zmq.Socket[Any]", keys: Keys, *, serves: bool) -> None:
-    """Let a socket, before it is bound or connected, talk to those who have the keys and nobody else."""
+    """Let a socket, before it is bound or connected, talk to those who have the keys and nobody else.
+
+    Who has them is for a `Doorkeeper` to say: without one, a server asks nobody.
+    """
     socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public.encode())
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
     if serves:
@@ -58,6 +61,7 @@ class Doorkeeper:
 
     def __init__(self, context: "zmq.Context[Any]", keys: Keys) -> None:
         """Begin; there can be one in a context."""
+        self._keys = keys
         self._seen = {_CAME: 0, _LET_IN: 0, _ENDED: 0, _UNWATCHED: 0}
         self._key = z85.decode(keys.public.encode())
         self._door = context.socket(zmq.REP)
@@ -76,7 +80,7 @@ class Doorkeeper:
 
     @property
     def refused(self) -> int:
-        """Connections to watched servers that did not prove to be of this run, or have not yet.
+        """Connections to guarded servers that did not prove to be of this run, or have not yet.
 
         ZeroMQ asks only about those that know the run's public key, so the others are counted by what is
         missing.
@@ -88,8 +92,9 @@ class Doorkeeper:
         """Connections that were let in and have ended: by their peer, a cut, or a frame too large."""
         return self._seen[_ENDED] - self.refused
 
-    def watch(self, server: "zmq.Socket[Any]") -> None:
-        """Count who comes to a server."""
+    def guard(self, server: "zmq.Socket[Any]") -> None:
+        """Have a server, before it is bound, talk to those who have the keys, and count who comes to it."""
+        use_keys(server, self._keys, serves=True)
         self._servers.append(server)
         self._monitors.put(server.get_monitor_socket(sum(self._seen)))
         self._ask.send(b"watch")

@@ -14,7 +14,7 @@ import zmq
 
 from srl.core.errors import StreamError
 from srl.transport.control import MAX_BYTES, Framing, Message
-from srl.transport.keys import Keys, use_keys
+from srl.transport.keys import Doorkeeper, Keys, use_keys
 from srl.transport.sockets import limit_frames
 
 BEAT_SECONDS = 1.0
@@ -99,7 +99,7 @@ class Switchboard:
         self,
         context: "zmq.Context[Any]",
         address: str,
-        keys: Keys,
+        keeper: Doorkeeper,
         listener: int,
         *,
         known: Collection[int] | None = None,
@@ -109,7 +109,7 @@ class Switchboard:
         `known` is looked at anew for every message: hosts may be added to it.
         """
         self.socket = context.socket(zmq.ROUTER)
-        use_keys(self.socket, keys, serves=True)
+        keeper.guard(self.socket)
         limit_frames(self.socket, CHUNK_BYTES)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.SNDHWM, _QUEUE)

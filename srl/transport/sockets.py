@@ -12,7 +12,7 @@ import zmq
 
 from srl.core.errors import StreamError
 from srl.transport.codec import HEADER, Header, pack, unpack
-from srl.transport.keys import Keys, use_keys
+from srl.transport.keys import Doorkeeper, Keys, use_keys
 
 # As plain numbers: operations on zmq's enums cost more than the calls they are for (and
 # `send_multipart` does some).
@@ -51,23 +51,24 @@ class Server:
         context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
         *,
-        keys: Keys | None = None,
+        keeper: Doorkeeper | None = None,
         listener: int | None = None,
         thread: int | None = None,
         most_bytes: int = 0,
     ) -> None:
-        """Be found at `address`, over a network by those who have the keys.
+        """Be found at `address`, over a network by those whom the doorkeeper lets in.
 
         `listener` is a descriptor that listens there already, and is used up; `thread` the number of the
         context's thread that receives (None: any). Over a network a frame of more than `most_bytes`, which
         is not small, ends its connection.
         """
-        self.is_remote = _is_remote(address, keys)
+        self.is_remote = _is_remote(address, has_keys=keeper is not None)
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 200)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        if keys is not None and self.is_remote:
-            _use_network(self.socket, address, keys, most_bytes, serves=True)
+        if keeper is not None and self.is_remote:
+            keeper.guard(self.socket)
+            _use_network(self.socket, address, most_bytes)
         if thread is not None:
             self.socket.setsockopt(zmq.AFFINITY, 1 << thread)
         if listener is not None:
@@ -115,12 +116,19 @@ class Client:
         most_bytes: int = 0,
     ) -> None:
         """Connect to the server at `address`, over a network by the keys; for `most_bytes` see `Server`."""
-        self.is_remote = _is_remote(address, keys)
+        self.is_remote = _is_remote(address, has_keys=keys is not None)
         self.socket = context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 200)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
         if keys is not None and self.is_remote:
-            _use_network(self.socket, address, keys, most_bytes, serves=False)
+            use_keys(self.socket, keys, serves=False)
+            _use_network(self.socket, address, most_bytes)
+            # one side asks, and by its asking the other knows, too
+            self.socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MILLISECONDS)
+            self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MILLISECONDS)
+            self.socket.setsockopt(zmq.HEARTBEAT_TTL, _SILENCE_MILLISECONDS)
+            self.socket.setsockopt(zmq.CONNECT_TIMEOUT, _SILENCE_MILLISECONDS)
+            self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
         self.socket.connect(address)
         self.rejected = 0
 
@@ -148,11 +156,11 @@ class Client:
         self.socket.close()
 
 
-def _is_remote(address: str, keys: Keys | None) -> bool:
+def _is_remote(address: str, *, has_keys: bool) -> bool:
     """Whether the address is one of a network, for which keys are needed."""
     if not address.startswith("tcp://"):
         return False
-    if keys is None:
+    if not has_keys:
         raise StreamError(f"{address} is of a network: nothing is opened there without keys")
     return True
 
@@ -162,20 +170,11 @@ def limit_frames(socket: "zmq.Socket[Any]", most_bytes: int) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, max(most_bytes, _SMALL_BYTES) + _SEAL_BYTES)
 
 
-def _use_network(
-    socket: "zmq.Socket[bytes]", address: str, keys: Keys, most_bytes: int, *, serves: bool
-) -> None:
-    """Have a socket ask for keys, refuse what is too large, and notice silence."""
-    use_keys(socket, keys, serves=serves)
+def _use_network(socket: "zmq.Socket[bytes]", address: str, most_bytes: int) -> None:
+    """Have a socket refuse what is too large, and not wait for ever for who connects."""
     limit_frames(socket, most_bytes)
     socket.setsockopt(zmq.IPV6, int("[" in address))
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MILLISECONDS)
-    if not serves:  # one side asks, and by its asking the other knows, too
-        socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MILLISECONDS)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MILLISECONDS)
-        socket.setsockopt(zmq.HEARTBEAT_TTL, _SILENCE_MILLISECONDS)
-        socket.setsockopt(zmq.CONNECT_TIMEOUT, _SILENCE_MILLISECONDS)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
 
 
 def _send(socket: "zmq.Socket[bytes]", *parts: Any) -> None:

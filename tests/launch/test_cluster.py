@@ -139,7 +139,8 @@ def kill_host(launcher: ClusterLauncher, host: int) -> None:
     """What a host loses with its power: all of its processes, at once."""
     process = launcher._starters[host]._process  # type: ignore[attr-defined]
     for pid in (process.pid, *children_of(process.pid)):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # one may have ended by itself just now
+            os.kill(pid, signal.SIGKILL)
 
 
 def end_link(launcher: ClusterLauncher, host: int) -> None:

@@ -261,7 +261,7 @@ class TcpSampleHarness(ShmSampleHarness):
         server = Server(
             self._context,
             self._address(index),
-            keys=self._keys,
+            keeper=self._keeper,
             listener=os.dup(self._listeners[index].fileno()),
         )
         return TcpConsumer(self._blocks(), [server], consumer=index, compression=self.compression)
@@ -421,7 +421,9 @@ class TcpInferenceHarness(ShmInferenceHarness):
         layouts = FrameLayouts.make(
             LAYOUT, ("obs", "first"), OUTPUTS, num_clients=1, num_groups=self.num_groups
         )
-        server = Server(self._context, address, keys=keys, listener=os.dup(self._listener.fileno()))
+        server = Server(
+            self._context, address, keeper=self._keeper, listener=os.dup(self._listener.fileno())
+        )
         self._server = TcpInferenceServer(layouts, server, digest=digest, incarnation=0)
         self._client = TcpInferenceClient(
             layouts,
@@ -500,7 +502,9 @@ class TcpParameterHarness(ShmParameterHarness):
         self._keys, self._keeper = keys, Doorkeeper(self._context, keys)
         self._far_arena = Arena.create("parameters", parameter_arena_bytes(self._spec))
         address = address_of(self._listener)
-        server = Server(self._context, address, keys=keys, listener=os.dup(self._listener.fileno()))
+        server = Server(
+            self._context, address, keeper=self._keeper, listener=os.dup(self._listener.fileno())
+        )
         self.source = ParameterSource(
             ShmSubscriber(self._arena.buffer, self._spec), self._spec, server
         )

@@ -441,8 +441,7 @@ def test_control_lines(count):
     """Half of the messages by who is no host, half as the first words of one."""
     context, keys, listener = zmq.Context(), make_keys(), listen("127.0.0.1")
     keeper, address = Doorkeeper(context, keys), address_of(listener)
-    board = Switchboard(context, address, keys, os.dup(listener.fileno()), known={0})
-    keeper.watch(board.socket)
+    board = Switchboard(context, address, keeper, os.dup(listener.fileno()), known={0})
     framing = Framing()
     messages = (
         Retire(3),

@@ -21,7 +21,7 @@ class Wires:
         self.keeper = Doorkeeper(self.context, self.keys)
         self.address = address_of(self.listener)
         self.board = Switchboard(
-            self.context, self.address, self.keys, os.dup(self.listener.fileno())
+            self.context, self.address, self.keeper, os.dup(self.listener.fileno())
         )
         self.far = zmq.Context()
 

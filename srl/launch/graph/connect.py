@@ -421,21 +421,18 @@ class ProcessConnector:
             return []
         listeners = self._network.listeners
         mine = {end: listeners[end] for end in listeners if f"{end}/".startswith(f"{name}/")}
-        servers = [
+        assert self._doorkeeper or not mine, "a listener that nobody guards"
+        return [
             Server(
                 self._context,
                 self._network.addresses[end],
-                keys=self._network.keys,
+                keeper=self._doorkeeper,
                 listener=fd,
                 thread=number % self._plan.experiment["network"]["receivers"],
                 most_bytes=most_bytes,
             )
             for number, (end, fd) in enumerate(sorted(mine.items()))
         ]
-        for server in servers:
-            assert self._doorkeeper is not None, "a listener that nobody guards"
-            self._doorkeeper.watch(server.socket)
-        return servers
 
     def _address(self, edge: str, route: RoutePlan, index: int) -> str:
         number = [r.policy for r in self._plan.routes].index(route.policy)

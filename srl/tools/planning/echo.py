@@ -29,8 +29,8 @@ def echo_seconds(*, is_far: bool) -> float:
     socket.linger = 0
     socket.rcvtimeo = _PATIENCE_MS
     with tempfile.TemporaryDirectory(prefix="srl-") as folder:
-        if is_far:
-            use_keys(socket, keys, serves=True)
+        if doorkeeper is not None:
+            doorkeeper.guard(socket)
             address = f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
         else:
             address = f"ipc://{folder}/echo"
