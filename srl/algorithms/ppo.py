@@ -25,21 +25,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srl.core.algorithm import Arrays, NamedPolicy, Pending, Records
+from srl.core.algorithm import NamedPolicy, Records
 from srl.core.collective import Collective
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.errors import ConfigError
 from srl.core.spec import Field, Spec
-from srl.nets.acting import begin_acting
 from srl.nets.actor_critic import ActorCritic
 from srl.nets.chunks import Chunks
 from srl.nets.graphs import GraphedByShape
+from srl.nets.learner import NetworkLearner
 from srl.nets.mlp import Activation
 from srl.nets.optimiser import Adam
+from srl.nets.policy import NetworkPolicy
 from srl.nets.recurrent import memory_state
 from srl.nets.small import small_actor_critic
-from srl.nets.tensors import array_of, load_arrays, tensor_of
+from srl.nets.tensors import array_of, tensor_of
 from srl.ops.distributions import Distribution, draw_noise
 from srl.ops.losses import approximate_kl, clipped_policy_loss, masked_mean, value_loss
 from srl.ops.normalise import Moments, moments_of, normalise
@@ -180,15 +181,12 @@ class PPOConfig:
         return PPO(self, agent, seed=seed, compute=compute, ranks=ranks)
 
 
-class PPOPolicy:
+class PPOPolicy(NetworkPolicy[ActorCritic]):
     """An actor-critic network and the generator it samples with."""
 
     def __init__(self, config: PPOConfig, agent: AgentSpec, *, seed: int, compute: Compute) -> None:
-        self.records = config.records(agent)
-        self.device = torch.device(compute.device)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            self.network = ActorCritic(
+        def make_network() -> ActorCritic:
+            return ActorCritic(
                 agent,
                 network=config.network,
                 hidden=config.hidden,
@@ -200,46 +198,20 @@ class PPOPolicy:
                 normalise_observations=config.normalise_observations,
                 normalise_returns=config.normalise_returns,
                 compute=compute,
-            ).to(self.device)
-        self.observation_names = agent.observation_names
-        self.tensors: dict[str, Tensor] = self.network.state_dict(keep_vars=True)
-        # on the CPU whatever the device: equal seeds sample alike, and checkpoints change device
-        self._generator = torch.Generator().manual_seed(seed)
-        self._action = agent.action
-        self.ahead = int(self.device.type == "cuda")
-        self._begin = begin_acting(self._sample, self.device)
-        self._begin_greedy = begin_acting(self._take_best, self.device)
+            )
 
-    def act(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Sample actions for N lanes."""
-        return self.begin(inputs).outputs()
+        super().__init__(make_network, agent, config.records(agent), seed=seed, compute=compute)
 
-    def begin(self, inputs: Mapping[str, np.ndarray]) -> Pending:
-        """Begin to sample actions for N lanes: a GPU computes while its host does other things."""
-        noise = draw_noise(self._action, len(inputs["first"]), self._generator)
-        return self._begin({**inputs, "noise": noise})
-
-    def act_greedy(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Take the most likely actions for N lanes."""
-        return self._begin_greedy(inputs).outputs()
+    def _draw(self, num_lanes: int) -> dict[str, Tensor]:
+        return {"noise": draw_noise(self.action, num_lanes, self.generator)}
 
     def _sample(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        distribution, value, state = self.network(*self._observe(inputs))
+        distribution, value, state = self.network(*self.observed(inputs))
         return self._answer(distribution, distribution.sample(inputs["noise"]), value, state)
 
     def _take_best(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        distribution, value, state = self.network(*self._observe(inputs))
+        distribution, value, state = self.network(*self.observed(inputs))
         return self._answer(distribution, distribution.mode(), value, state)
-
-    def _observe(
-        self, inputs: dict[str, Tensor]
-    ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-        """One row of N lanes: observations, `first`, and the state of the memory."""
-        obs, state = (
-            {name: inputs[name] for name in names}
-            for names in (self.observation_names, self.records.state.names)
-        )
-        return obs, inputs["first"].unsqueeze(0), state
 
     def _answer(
         self, distribution: Distribution, action: Tensor, value: Tensor, state: dict[str, Tensor]
@@ -250,22 +222,6 @@ class PPOPolicy:
             "value": self.network.denormalise_value(value),
             **state,
         }
-
-    def weights(self) -> Arrays:
-        """Parameters and normalisers: views of those in use where they are on the CPU."""
-        return {name: array_of(tensor) for name, tensor in self.tensors.items()}
-
-    def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Take over weights; raises CheckpointError naming a tensor that does not fit."""
-        load_arrays(self.tensors, weights)
-
-    def save(self) -> Arrays:
-        """State of the sampling generator."""
-        return {"generator": array_of(self._generator.get_state())}
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what `save` returned."""
-        self._generator.set_state(torch.tensor(state["generator"]))
 
 
 @dataclass(frozen=True)
@@ -331,22 +287,18 @@ def _mean(table: Tensor, name: str) -> float:
     return float(table[:, MEASURED.index(name)].mean())
 
 
-class PPO:
+class PPO(NetworkLearner[PPOPolicy]):
     """Learns a PPOPolicy, batch by batch."""
 
     def __init__(
         self, config: PPOConfig, agent: AgentSpec, *, seed: int, compute: Compute, ranks: Collective
     ) -> None:
+        policy = PPOPolicy(config, agent, seed=seed, compute=compute)
+        super().__init__(policy, seed=seed, ranks=ranks)
         self.config = config
-        self.policy = PPOPolicy(config, agent, seed=seed, compute=compute)
-        self.updates = 0
         self._agent = agent
-        self._seed = seed
-        self._ranks = ranks
-        self._adam = Adam(self.policy.network, epsilon=config.adam_epsilon)
-        self._tensors = {f"weights/{name}": x for name, x in self.policy.tensors.items()}
-        self._tensors |= {f"adam/{name}": x for name, x in self._adam.tensors.items()}
-        self._shuffle = torch.Generator().manual_seed(self._shuffle_seed())
+        self._adam = Adam(policy.network, epsilon=config.adam_epsilon)
+        self.keep(adam=self._adam.tensors)
         self._update = self._step
         self._size: int | None = None
         """Chunks of every minibatch, where they must be equally many."""
@@ -403,7 +355,7 @@ class PPO:
         advantages, mask = self._advantages(chunks, batch)
         returns = advantages + chunks.learned(batch["value"])
         learned = tensor_of(returns[mask], device)
-        moments = moments_of(tensor_of(advantages[mask], device), self._ranks.sum_)
+        moments = moments_of(tensor_of(advantages[mask], device), self.ranks.sum_)
         num_rows = int(moments[0])
         if not num_rows:
             return metrics
@@ -422,7 +374,7 @@ class PPO:
         burned = self.policy.records.burn_in * chunks.num_lanes
         counted = tensor_of(np.flatnonzero(mask) + burned, device)
         seen = chunks.observe(counted, self.policy.network.normalised())
-        self.policy.network.update_normalisers(seen, learned, self._ranks.sum_)
+        self.policy.network.update_normalisers(seen, learned, self.ranks.sum_)
         # These wait for all that was asked of a GPU: the batch is not read any more.
         metrics |= dict(zip(MEASURED, tables[-1].mean(0).tolist(), strict=True))
         metrics["log_prob_drift"] = float(tables[0][0, MEASURED.index("log_prob_drift")])
@@ -448,7 +400,7 @@ class PPO:
 
     def _explained_variance(self, returns: Tensor, errors: Moments) -> float:
         """Share of the variance of the returns that the values explain, over all ranks."""
-        variance = float(moments_of(returns, self._ranks.sum_)[2])
+        variance = float(moments_of(returns, self.ranks.sum_)[2])
         return 1 - float(errors[2]) / variance if variance > 0 else 0.0
 
     def _rows(
@@ -482,7 +434,7 @@ class PPO:
         """
         parts = self._deal(rows.chunks, -(-num_rows // self.config.minibatch_size))
         counts = torch.stack([rows.mask[chunks.rows(part)].sum() for part in parts]).double()
-        self._ranks.sum_(counts)
+        self.ranks.sum_(counts)
         measured = []
         for part, count in zip(parts, counts.clamp(min=1).float(), strict=True):
             minibatch = rows.select(chunks, part, self._size) if len(part) else None
@@ -490,7 +442,7 @@ class PPO:
             self.updates += 1
         table = torch.stack(measured)
         losses = table[:, :-1]  # the last is the norm of a gradient that is of all ranks already
-        self._ranks.sum_(losses)
+        self.ranks.sum_(losses)
         return table
 
     def _step(self, rows: Minibatch | None, count: Tensor, settings: Tensor) -> Tensor:
@@ -505,42 +457,12 @@ class PPO:
             loss, losses = self.loss(rows, clip, count)
             loss.backward()
             metrics |= losses
-        self._ranks.sum_(self._adam.gradient)
+        self.ranks.sum_(self._adam.gradient)
         metrics["grad_norm"] = self._adam.clip(self.config.max_grad_norm)
         self._adam.step(learning_rate)
         return torch.stack([metrics[name] for name in MEASURED])
 
     def _deal(self, chunks: Tensor, num_parts: int) -> tuple[Tensor, ...]:
         """Chunks in random order, in `num_parts` parts; some are empty where there are too few."""
-        order = torch.randperm(len(chunks), generator=self._shuffle).to(chunks.device)
+        order = torch.randperm(len(chunks), generator=self.generator).to(chunks.device)
         return chunks[order].tensor_split(num_parts)
-
-    def save(self) -> Arrays:
-        """Weights, Adam's moments, counters and random generators, as copies."""
-        return {name: array_of(x).copy() for name, x in self._state().items()}
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what `save` returned; raises CheckpointError naming what does not fit."""
-        own = self._state()
-        load_arrays(own, state)
-        self.updates = int(own["updates"])
-        if self._ranks.rank:  # what rank 0 saved is of rank 0
-            self._shuffle.manual_seed(self._shuffle_seed())
-        else:
-            self._shuffle.set_state(own["shuffle"])
-        self.policy.load({"generator": array_of(own["generator"])})
-
-    def _shuffle_seed(self) -> int:
-        """A seed of its own for every rank, and for each time it begins anew."""
-        if not self._ranks.rank:
-            return self._seed
-        numbers = (self._seed, self._ranks.rank, self.updates)
-        return int(np.random.SeedSequence(numbers).generate_state(1)[0])
-
-    def _state(self) -> dict[str, Tensor]:
-        """All that `save` keeps: the tensors in use, and copies of the rest."""
-        return self._tensors | {
-            "updates": torch.tensor(self.updates),
-            "shuffle": self._shuffle.get_state(),
-            "generator": torch.from_numpy(self.policy.save()["generator"]),
-        }

@@ -65,7 +65,7 @@ class AuditingPPO(PPO):
         self._version += 1
         metrics = super().learn(batch, progress)
         checksum = sum(float(np.abs(x).sum()) for x in self._weights())
-        audits = self._ranks.gather([difference, checksum])
+        audits = self.ranks.gather([difference, checksum])
         checksums = [checksum for _, checksum in audits]
         return metrics | {
             "audit_max_difference": max(difference for difference, _ in audits),

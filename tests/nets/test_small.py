@@ -97,7 +97,7 @@ def tensors(inputs: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
 
 def log_prob(policy: PPOPolicy, inputs: dict[str, np.ndarray], action: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
-        distribution, _, _ = policy.network(*policy._observe(tensors(inputs)))
+        distribution, _, _ = policy.network(*policy.observed(tensors(inputs)))
         return distribution.log_prob(torch.from_numpy(action.copy())).numpy()
 
 
@@ -160,7 +160,7 @@ def test_choices_are_drawn_as_often_as_they_are_likely() -> None:
     inputs = {k: np.repeat(v[:1], 1000, axis=0) for k, v in observe(agent).items()}
     drawn = np.concatenate([small.act(inputs)["action"].copy() for _ in range(100)])
     with torch.inference_mode():
-        distribution, _, _ = policy.network(*policy._observe(tensors(inputs)))
+        distribution, _, _ = policy.network(*policy.observed(tensors(inputs)))
     for k, choice in enumerate(distribution.choices):
         expected = len(drawn) * choice.log_probs[0].exp().double().numpy()
         counts = np.bincount(drawn[:, k], minlength=len(expected))
