@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from srl.core.algorithm import AlgorithmConfig
+from srl.core.checks import check_at_least
 from srl.core.compute import Precision
 from srl.core.errors import ConfigError
 
@@ -18,12 +19,6 @@ _POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 Substrate = Literal["auto", "inline", "shm", "tcp"]
 OnNan = Literal["stop", "skip"]
 AlgorithmT = TypeVar("AlgorithmT", bound=AlgorithmConfig)
-
-
-def check_at_least(option: str, value: float, lowest: float) -> None:
-    """Raise ConfigError where a number is below what makes sense."""
-    if not (math.isfinite(value) and value >= lowest):
-        raise ConfigError(f"{option} must be at least {lowest}, got {value}")
 
 
 def _check_least(section: str, least: int | None, count: int) -> None:

@@ -63,6 +63,69 @@ class Batch:
     """For each block, the lowest version of its valid rows."""
 
 
+def allocate(layout: Layout, memory: Memory, *, blocks: int = 1) -> Arrays:
+    """Room for so many blocks, side by side."""
+    arrays: Arrays = {}
+    for spec_field in layout.spec:
+        shape = list(layout.shape_of(spec_field))
+        shape[0 if spec_field.per == "head" else 1] *= blocks
+        arrays[spec_field.name] = memory.zeros(spec_field, tuple(shape))
+    return arrays
+
+
+class Source(Protocol):
+    """Where a trainer's batches come from: `Staging`, or a replay buffer (`Replaying`)."""
+
+    @property
+    def layout(self) -> Layout:
+        """Of the blocks that a batch is made of."""
+        ...
+
+    def pump(self) -> None:
+        """Take what has arrived, and let more come."""
+        ...
+
+    def front(self) -> Batch | None:
+        """The full batch that `pop` will return, or None; it stays where it is."""
+        ...
+
+    def pop(self) -> Batch | None:
+        """The full batch, or None; its blocks now count as consumed."""
+        ...
+
+    def learned(self, batch: Batch, version: int, priorities: np.ndarray | None = None) -> None:
+        """The batch's memory is free again, and `version` batches are learned."""
+        ...
+
+    def rebase(self, version: int) -> None:
+        """Go on from a recovered version."""
+        ...
+
+    def retire(self, producer: int) -> None:
+        """Grant nothing more to a producer that will not come back, and withdraw what it had."""
+        ...
+
+    def enlist(self, producer: int) -> None:
+        """Grant to a producer that has come only now."""
+        ...
+
+    def pollables(self) -> Sequence[Any]:
+        """Readable when blocks arrive."""
+        ...
+
+    def save(self, *, with_blocks: bool) -> Arrays:
+        """What a checkpoint holds; `with_blocks`, also what is under way."""
+        ...
+
+    def load(self, state: Mapping[str, np.ndarray], version: int, *, with_blocks: bool) -> None:
+        """Take over what `save` returned."""
+        ...
+
+    def close(self) -> None:
+        """Leave the sample stream."""
+        ...
+
+
 class Staging:
     """Owns the consumer's end of the sample stream, and the gate."""
 
@@ -88,7 +151,7 @@ class Staging:
         self._abandoned = 0
         self._dealt: tuple[int, int] | None = None
         """Grants in all, and the version they were made at, as the producers were told last."""
-        self._filling: Batch | None = self._allocate()
+        self._filling: Batch | None = Batch(allocate(layout, self._memory, blocks=gate.batch))
         """None while it is full, or learned from."""
         self._full: Batch | None = None
         self._next_version = 0
@@ -136,8 +199,11 @@ class Staging:
             self._consumer.count_consumed(batch.num_blocks)
         return batch
 
-    def learned(self, batch: Batch, version: int) -> None:
-        """The batch's memory is free again, and `version` batches are learned: deal grants."""
+    def learned(self, batch: Batch, version: int, priorities: np.ndarray | None = None) -> None:
+        """The batch's memory is free again, and `version` batches are learned: deal grants.
+
+        Nothing of it is used again, whatever its priorities.
+        """
         self._filling = Batch(batch.arrays)
         self.gate.version = version
         self._deal()
@@ -146,8 +212,13 @@ class Staging:
         """Leave the sample stream."""
         self._consumer.close()
 
-    def save(self) -> Arrays:
-        """The gate and the batch being filled (there is no full one between two steps)."""
+    def save(self, *, with_blocks: bool) -> Arrays:
+        """The gate and the batch being filled (there is no full one between two steps).
+
+        Nothing unless what is under way is saved, too.
+        """
+        if not with_blocks:
+            return {}
         gate = self.gate
         state: Arrays = {
             "limits": np.array(gate.limits, np.int64),
@@ -163,8 +234,11 @@ class Staging:
             state |= {f"filling.arrays.{k}": v.copy() for k, v in batch.arrays.items()}
         return state
 
-    def load(self, state: Mapping[str, np.ndarray], version: int) -> None:
+    def load(self, state: Mapping[str, np.ndarray], version: int, *, with_blocks: bool) -> None:
         """Take over what `save` returned."""
+        if not with_blocks:
+            self.rebase(version)
+            return
         gate = self.gate
         self._dealt = None
         gate.version = version
@@ -224,16 +298,8 @@ class Staging:
         abandoned = self._consumer.abandoned()
         self.gate.withdrawn += abandoned - self._abandoned
         self._abandoned = abandoned
-        limits = self.gate.deal()
+        limits = self.gate.open()
         dealt = sum(limits), self.gate.version
         if dealt != self._dealt:  # most times nothing has changed, for any of many producers
             self._dealt = dealt
             self._consumer.grant(dict(zip(self._places, limits, strict=True)), self.gate.version)
-
-    def _allocate(self) -> Batch:
-        arrays: Arrays = {}
-        for spec_field in self.layout.spec:
-            shape = list(self.layout.shape_of(spec_field))
-            shape[0 if spec_field.per == "head" else 1] *= self.gate.batch
-            arrays[spec_field.name] = self._memory.zeros(spec_field, tuple(shape))
-        return Batch(arrays)

@@ -24,26 +24,16 @@ def is_too_old(*, learned_at: int, oldest_row: int, max_staleness: int) -> bool:
     return learned_at - oldest_row > max_staleness
 
 
-class Gate:
-    """Deals the limit out to producers: the next grant goes to whoever has the fewest open."""
+class Dealer:
+    """Deals grants out to producers: the next goes to whoever has the fewest open."""
 
-    def __init__(self, *, num_producers: int, batch: int, max_staleness: int) -> None:
-        self.batch = batch
-        self.max_staleness = max_staleness
-        self.version = 0
+    def __init__(self, *, num_producers: int) -> None:
         self.limits = [0] * num_producers
         self.delivered = [0] * num_producers
         self.withdrawn = 0
         """Blocks granted that were dropped, lost or abandoned."""
-        self.base = 0
-        """Blocks learned before this gate was opened: those of a resumed run."""
         self.retired = set[int]()
         """Producers that will not come back, or have not come yet."""
-
-    def rebase(self, version: int) -> None:
-        """Start at a recovered version: nothing is accepted or running."""
-        self.version = version
-        self.base = version * self.batch
 
     def retire(self, producer: int) -> None:
         """Withdraw what a producer was granted and did not deliver; grant it nothing more.
@@ -65,15 +55,9 @@ class Gate:
         if producer in self.retired:  # it was withdrawn, and comes after all
             self.withdrawn -= 1
 
-    def deal(self) -> list[int]:
-        """Grant what the rule allows; returns every producer's limit."""
-        allowed = granted_limit(
-            version=self.version,
-            batch=self.batch,
-            max_staleness=self.max_staleness,
-            withdrawn=self.withdrawn,
-        )
-        more = allowed - self.base - sum(self.limits)
+    def deal(self, allowed: int) -> list[int]:
+        """Grant up to so many in all; returns every producer's limit."""
+        more = allowed - sum(self.limits)
         if more <= 0 or len(self.retired) == len(self.limits):
             return self.limits
         fewest = [
@@ -89,3 +73,30 @@ class Gate:
             heapq.heapreplace(fewest, (still_open + 1, limit + 1, producer))
             self.limits[producer] += 1
         return self.limits
+
+
+class Gate(Dealer):
+    """Deals what the rule allows."""
+
+    def __init__(self, *, num_producers: int, batch: int, max_staleness: int) -> None:
+        super().__init__(num_producers=num_producers)
+        self.batch = batch
+        self.max_staleness = max_staleness
+        self.version = 0
+        self.base = 0
+        """Blocks learned before this gate was opened: those of a resumed run."""
+
+    def rebase(self, version: int) -> None:
+        """Start at a recovered version: nothing is accepted or running."""
+        self.version = version
+        self.base = version * self.batch
+
+    def open(self) -> list[int]:
+        """Grant what the rule allows; returns every producer's limit."""
+        allowed = granted_limit(
+            version=self.version,
+            batch=self.batch,
+            max_staleness=self.max_staleness,
+            withdrawn=self.withdrawn,
+        )
+        return self.deal(allowed - self.base)

@@ -20,11 +20,12 @@ from srl.core.algorithm import Learner
 from srl.core.arrays import Arrays, subset
 from srl.core.collective import Alone, Collective
 from srl.core.errors import StreamError, WorkerError
+from srl.core.replay import Prioritises
 from srl.core.streams import ParameterPublisher
 from srl.core.telemetry import Telemetry
 from srl.learning.finite import Tracer
 from srl.learning.guard import Fault, Guard
-from srl.learning.staging import Batch, Staging
+from srl.learning.staging import Batch, Source
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Trainer:
         self,
         name: str,
         learner: Learner,
-        staging: Staging,
+        staging: Source,
         publisher: ParameterPublisher | None,
         *,
         total_env_steps: int | None,
@@ -120,7 +121,7 @@ class Trainer:
             return False
         self._env_steps += agreed.env_steps
         self._report(metrics, agreed)
-        self._staging.learned(batch, self.version)
+        self._staging.learned(batch, self.version, self._priorities(agreed))
         return True
 
     def pollables(self) -> Sequence[Any]:
@@ -149,9 +150,8 @@ class Trainer:
         state = {f"learner.{k}": v for k, v in self._learner.save().items()}
         state["counters"] = np.array([self.version, self._env_steps, self._train_samples], np.int64)
         state["skipped"] = self._guard.save()
-        if self._saves_staged:
-            state |= {f"staging.{k}": v for k, v in self._staging.save().items()}
-        return state
+        staged = self._staging.save(with_blocks=self._saves_staged)
+        return state | {f"staging.{k}": v for k, v in staged.items()}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `save` returned; what was staged comes back where it is saved."""
@@ -160,10 +160,8 @@ class Trainer:
         if "skipped" in state:  # not in checkpoints from before there was such a count
             self._guard.load(state["skipped"])
         staged = subset(state, "staging.")
-        if self._saves_staged and staged:
-            self._staging.load(staged, self.version)
-        else:
-            self._staging.rebase(self.version)
+        has_blocks = self._saves_staged and bool(staged)
+        self._staging.load(staged, self.version, with_blocks=has_blocks)
 
     def follow(self, published: int) -> None:
         """Go on after the last version that was published here, by an earlier life; -1: by none.
@@ -205,6 +203,12 @@ class Trainer:
     def _skip(self) -> tuple[dict[str, float], Arrays]:
         """Make a version of the weights that are there; metrics and weights."""
         return self._guard.skip(), self._learner.policy.weights()
+
+    def _priorities(self, agreed: Agreed) -> Any:
+        """What the learner says about the windows it learned, where it says so."""
+        if agreed.is_faulty or not isinstance(self._learner, Prioritises):
+            return None
+        return self._learner.priorities
 
     def _report_fault(self, fault: Fault, batch: Batch) -> None:
         """Keep the batch and say what is wrong with it; raises WorkerError where that ends the run."""
@@ -274,7 +278,7 @@ class Trainer:
                 "consumed_env_steps": self._env_steps,
                 "train_samples_total": self._train_samples,
                 "blocks": agreed.blocks,
-                "staleness_mean": agreed.staleness_sum / agreed.blocks,
+                "staleness_mean": agreed.staleness_sum / max(agreed.blocks, 1),
                 "staleness_max": agreed.staleness_max,
                 "skipped_batches": self._guard.skipped,
             }

@@ -181,7 +181,7 @@ def test_save_and_load_continue_a_half_filled_batch():
     stage.staging.pump()
     again = Stage()
     again.stream.load(stage.stream.save())
-    again.staging.load(stage.staging.save(), version=0)
+    again.staging.load(stage.staging.save(with_blocks=True), version=0, with_blocks=True)
     again.rng = stage.rng
     again.staging.pump()
     blocks.append(again.send(0))

@@ -49,14 +49,14 @@ def test_is_too_old(learned_at, oldest_row, max_staleness, expected):
 def test_producer_that_comes_later_is_granted_from_then_on():
     gate = Gate(num_producers=3, batch=6, max_staleness=0)
     gate.retire(2)
-    assert gate.deal() == [3, 3, 0]
+    assert gate.open() == [3, 3, 0]
     assert gate.withdrawn == 0
     gate.enlist(2)
     gate.enlist(2)
     gate.version = 1
     for producer in (0, 0, 0, 1, 1, 1):
         gate.deliver(producer)
-    assert gate.deal() == [5, 5, 2]
+    assert gate.open() == [5, 5, 2]
     gate.retire(1)
     gate.enlist(1)  # it was given up with blocks under way, and stays so
     assert gate.retired == {1}
@@ -64,33 +64,33 @@ def test_producer_that_comes_later_is_granted_from_then_on():
 
 def test_grants_go_round():
     gate = Gate(num_producers=3, batch=7, max_staleness=0)
-    assert gate.deal() == [3, 2, 2]
-    assert gate.deal() == [3, 2, 2]
+    assert gate.open() == [3, 2, 2]
+    assert gate.open() == [3, 2, 2]
 
 
 def test_slow_producer_gets_what_it_can_do():
     gate = Gate(num_producers=2, batch=2, max_staleness=1)
-    assert gate.deal() == [2, 2]
+    assert gate.open() == [2, 2]
     for version in range(1, 9):  # producer 1 never delivers
         gate.delivered[0] += 2
         gate.version = version
-        gate.deal()
+        gate.open()
     assert gate.limits[1] - gate.delivered[1] <= 2 * 2
     assert sum(gate.limits) == (1 + 8 + 1) * 2
 
 
 def test_dropped_block_is_granted_again_at_once():
     gate = Gate(num_producers=1, batch=2, max_staleness=0)
-    gate.deal()
+    gate.open()
     gate.delivered[0] += 1
     gate.withdrawn += 1
-    assert gate.deal() == [3]
+    assert gate.open() == [3]
 
 
 def test_recovered_gate_grants_as_much_as_a_fresh_one():
     gate = Gate(num_producers=2, batch=4, max_staleness=1)
     gate.rebase(1000)
-    assert sum(gate.deal()) == 8
+    assert sum(gate.open()) == 8
 
 
 class Sampling(RuleBasedStateMachine):
@@ -108,7 +108,7 @@ class Sampling(RuleBasedStateMachine):
             self.gate.rebase(version)
         self.accepted = version * batch
         self.gone = [0] * producers
-        self.gate.deal()
+        self.gate.open()
 
     def open(self, producer):
         """Blocks granted and neither delivered nor abandoned."""
@@ -131,7 +131,7 @@ class Sampling(RuleBasedStateMachine):
         if self.open(producer):
             self.gate.delivered[producer] += 1
             self.gate.withdrawn += 1
-            self.gate.deal()
+            self.gate.open()
 
     @rule(data=st.data())
     def abandon(self, data):
@@ -139,18 +139,18 @@ class Sampling(RuleBasedStateMachine):
         if self.open(producer):
             self.gone[producer] += 1
             self.gate.withdrawn += 1
-            self.gate.deal()
+            self.gate.open()
 
     @precondition(lambda self: self.accepted >= (self.gate.version + 1) * self.gate.batch)
     @rule()
     def learn(self):
         self.gate.version += 1
-        self.gate.deal()
+        self.gate.open()
 
     @rule()
     def deal_again(self):
         before = list(self.gate.limits)
-        self.gate.deal()
+        self.gate.open()
         assert self.gate.limits == before
 
     @rule()
@@ -162,7 +162,7 @@ class Sampling(RuleBasedStateMachine):
         assert self.accepted >= (self.gate.version + 1) * self.gate.batch
         while self.accepted >= (self.gate.version + 1) * self.gate.batch:
             self.gate.version += 1
-        self.gate.deal()
+        self.gate.open()
         assert self.running > 0
 
     @invariant()
@@ -180,7 +180,7 @@ TestSampling.settings = settings(max_examples=60, stateful_step_count=40, deadli
 def test_gate_is_fair_when_there_are_fewer_grants_than_producers():
     gate = Gate(num_producers=3, batch=1, max_staleness=0)
     for version in range(30):
-        limits = list(gate.deal())
+        limits = list(gate.open())
         producer = next(p for p in range(3) if limits[p] > gate.delivered[p])
         gate.delivered[producer] += 1
         gate.version = version + 1
@@ -189,20 +189,20 @@ def test_gate_is_fair_when_there_are_fewer_grants_than_producers():
 
 def test_a_retired_producer_gives_its_grants_to_others():
     gate = Gate(num_producers=2, batch=2, max_staleness=0)
-    assert gate.deal() == [1, 1]
+    assert gate.open() == [1, 1]
     gate.retire(1)
     gate.retire(1)
-    assert gate.deal() == [2, 1]
+    assert gate.open() == [2, 1]
     gate.deliver(0)
     gate.deliver(0)
     gate.version = 1
-    assert gate.deal() == [4, 1]
+    assert gate.open() == [4, 1]
 
 
 def test_a_block_of_a_retired_producer_that_comes_after_all_counts():
     gate = Gate(num_producers=2, batch=2, max_staleness=0)
-    gate.deal()
+    gate.open()
     gate.retire(1)
     gate.deliver(1)  # it was on its way: one of the two of this batch
     assert gate.withdrawn == 0
-    assert sum(gate.deal()) == 2
+    assert sum(gate.open()) == 2

@@ -14,12 +14,13 @@ import numpy as np
 import zmq
 
 from srl.core.algorithm import AlgorithmConfig, Learner, Policy
-from srl.core.block import input_names
+from srl.core.block import Layout, input_names
 from srl.core.collective import Alone, Group
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.experiment import EnvConfig
 from srl.core.names import load_object
+from srl.core.replay import Replays
 from srl.core.streams import (
     InferenceClient,
     InferenceServer,
@@ -45,7 +46,7 @@ from srl.launch.graph.hosts import (
 from srl.launch.graph.plan import LATE, Plan, RoutePlan, WorkerPlan
 from srl.learning.finite import Origin, Tracer
 from srl.learning.guard import Guard
-from srl.learning.staging import HostMemory, Memory, Staging
+from srl.learning.staging import HostMemory, Memory, Source, Staging
 from srl.learning.staleness import Gate
 from srl.rollout.lanes import RouteEnds
 from srl.rollout.match import Player
@@ -501,7 +502,8 @@ def worker_seed(plan: Plan, kind: str, index: int, route: RoutePlan) -> int:
     """A seed of its own for what every worker of a run does for every policy."""
     number = [r.policy for r in plan.routes].index(route.policy)
     numbers = (number,) if number else ()  # of a run with one policy, the seed it always had
-    return plan.seed(("trainer", "policy", "actor", "evaluator").index(kind), index, *numbers)
+    kinds = ("trainer", "policy", "actor", "evaluator", "replay")
+    return plan.seed(kinds.index(kind), index, *numbers)
 
 
 def env_seed(plan: Plan) -> int:
@@ -597,6 +599,39 @@ def make_learner(plan: Plan, route: RoutePlan, device: str, group: Group) -> Lea
     )
 
 
+def make_source(
+    plan: Plan, worker: WorkerPlan, consumer: SampleConsumer, memory: Memory | None = None
+) -> Source:
+    """Where a trainer's batches come from."""
+    route = plan.route(worker.policy)
+    if route.replay is None:
+        return make_staging(plan, route, consumer, memory)
+    from srl.learning.replay.replay import Replay
+    from srl.learning.replaying import Replaying
+
+    algorithm: Replays = decode_algorithm(plan.experiment["algorithm"])
+    actors = plan.experiment["actors"]
+    replay = Replay(
+        algorithm.replay,
+        algorithm.window,
+        route.layout(),
+        groups=actors["count"] * actors["groups"] // plan.num_ranks,
+        shards=plan.num_ranks,
+        seed=worker_seed(plan, "replay", worker.index, route),
+        folder=Path(plan.folder) / "replay",
+    )
+    source = Replaying(consumer, replay, block=route.layout())
+    _retire_late(plan, source)
+    return source
+
+
+def _retire_late(plan: Plan, source: Source) -> None:
+    """Expect nothing of actors that may come later."""
+    for worker in plan.of_kind("actor"):
+        if plan.host_of(worker.name) == LATE:
+            source.retire(worker.index)
+
+
 def make_staging(
     plan: Plan,
     route: RoutePlan,
@@ -610,9 +645,7 @@ def make_staging(
         max_staleness=plan.experiment["max_staleness"],
     )
     staging = Staging(consumer, gate, route.layout(), burn_in=route.burn_in, memory=memory)
-    for worker in plan.of_kind("actor"):
-        if plan.host_of(worker.name) == LATE:
-            staging.retire(worker.index)
+    _retire_late(plan, staging)
     return staging
 
 
@@ -623,21 +656,21 @@ def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Work
     learner = make_learner(plan, route, plan.device(worker), connector.group)
     consumer = connector.consumer(route, worker.index)
     memory = connector.memory(route, plan.device(worker))
-    staging = make_staging(plan, route, consumer, memory)
+    source = make_source(plan, worker, consumer, memory)
     return Trainer(
         worker.name,
         learner,
-        staging,
+        source,
         None if worker.index else connector.publisher(route),
         saves_staged=connector.restores_blocks,
         total_env_steps=plan.experiment["stop"]["env_steps"],
         ranks=connector.group.meeting,
-        guard=make_guard(plan, worker),
+        guard=make_guard(plan, worker, source.layout),
     )
 
 
-def make_guard(plan: Plan, worker: WorkerPlan) -> Guard:
-    """What a trainer does about numbers that are not finite."""
+def make_guard(plan: Plan, worker: WorkerPlan, layout: Layout) -> Guard:
+    """What a trainer does about numbers that are not finite, in batches of blocks of `layout`."""
     origin = Origin(
         env=plan.experiment["env"]["name"],
         agents=sum(len(route.agents) for route in plan.routes),
@@ -645,7 +678,7 @@ def make_guard(plan: Plan, worker: WorkerPlan) -> Guard:
         seed=env_seed(plan),
     )
     return Guard(
-        Tracer(plan.route(worker.policy).layout(), origin),
+        Tracer(layout, origin),
         on_nan=plan.experiment["on_nan"],
         worker=worker.name,
         folder=Path(plan.folder) if plan.folder else None,

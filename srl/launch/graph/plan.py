@@ -20,10 +20,13 @@ from srl.core.env import AgentSpec, Discrete, Env, MultiDiscrete
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.core.masks import heed
+from srl.core.replay import Replays
 from srl.core.routes import RoutedAgents, route_agents
 from srl.core.spec import Spec, spec_of
 from srl.launch.graph.config import decode_algorithm, encode_experiment
 from srl.launch.graph.env_factory import env_spec, make_env
+from srl.learning.replay.limiter import RateLimiter
+from srl.learning.replay.table import rows_of_track, table_bytes
 from srl.streams.inference.shm import ReplyLayout
 from srl.transport.blocks import block_arena_bytes
 from srl.transport.compression import make_compression
@@ -55,6 +58,19 @@ class Opponent(msgspec.Struct, frozen=True):
     """What it was made to see and do."""
 
 
+class ReplayPlan(msgspec.Struct, frozen=True):
+    """The replay buffer of a policy, all of its shards together."""
+
+    rows: int
+    """That it holds."""
+    nbytes: int
+    is_file: bool
+    """Whether it lies in a file of `folder` (empty: of the run folder), or in memory."""
+    folder: str
+    is_saved: bool
+    """Whether checkpoints hold it."""
+
+
 class RoutePlan(msgspec.Struct, frozen=True):
     """One policy: its agents, its blocks, its streams."""
 
@@ -81,6 +97,8 @@ class RoutePlan(msgspec.Struct, frozen=True):
     opponents: tuple[Opponent, ...] = ()
     """The policies it is made of, if it is frozen: it then has no trainer, and its blocks are never
     sent."""
+    replay: ReplayPlan | None = None
+    """What it learns from, where that is not each block once."""
     small: tuple[NamedPolicy, ...] = ()
     """The policy without torch, for who answers actors on a CPU (of a frozen one, each that it is
     made of); empty: there is none."""
@@ -261,7 +279,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
             f"under way, fewer than there are groups ({groups}): some of them will always wait; "
             "use a larger --algorithm.batch-size, or fewer actors or groups"
             for route in self.learning
-            if ahead * route.batch < groups
+            if route.replay is None and ahead * route.batch < groups
         ]
 
     def seed(self, *numbers: int) -> int:
@@ -381,7 +399,9 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
     envs = actors.envs // actors.groups
     lanes = envs * len(routed.agents)
     rows = algorithm.rollout * lanes
-    if algorithm.batch_size % rows:
+    replays = isinstance(algorithm, Replays)
+    batch_size = rows * experiment.num_ranks if replays else algorithm.batch_size
+    if batch_size % rows:
         fewer = max(1, algorithm.batch_size // rows) * rows
         raise ConfigError(
             f"algorithm.batch-size ({algorithm.batch_size}) must be a multiple of the rows of a "
@@ -401,7 +421,7 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
             f"more than {MAX_BLOCK_BYTES / 1e6:.1f} MB: use more --actors.groups or a shorter "
             "--algorithm.rollout"
         )
-    batch, num_ranks = algorithm.batch_size // rows, experiment.num_ranks
+    batch, num_ranks = batch_size // rows, experiment.num_ranks
     if batch % num_ranks:
         fewer = max(1, batch // num_ranks) * num_ranks * rows
         raise ConfigError(
@@ -410,6 +430,12 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
             f"--algorithm.batch-size {fewer} or {fewer + num_ranks * rows}"
         )
     queued = math.ceil((experiment.max_staleness + 1) * batch / actors.count)
+    replay = None
+    if isinstance(algorithm, Replays):
+        queued = actors.groups
+        replay = _plan_replay(
+            algorithm, block, groups=actors.count * actors.groups, shards=num_ranks
+        )
     policy = algorithm.make_policy(routed.agent, seed=0, compute=Compute())
     return RoutePlan(
         policy=routed.policy,
@@ -425,7 +451,41 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
         envs=envs,
         batch=batch,
         slots=actors.groups + queued + 1,
+        replay=replay,
         small=small_policies([algorithm], [routed.agent]) if experiment.acting == "auto" else (),
+    )
+
+
+def _plan_replay(algorithm: Replays, block: Layout, *, groups: int, shards: int) -> ReplayPlan:
+    """What a replay buffer takes; raises ConfigError where it cannot work."""
+    config, window, rollout = algorithm.replay, algorithm.window, block.rows - 1
+    if config.drawn % shards:
+        raise ConfigError(
+            f"algorithm.replay.batch ({config.batch}) cannot be shared equally by {shards} trainers "
+            "(trainers.count)"
+        )
+    tracks = groups * block.lanes // shards
+    rows = rows_of_track(config.capacity // shards, tracks, rollout)
+    if rows < window.rows + rollout:
+        raise ConfigError(
+            f"algorithm.replay.capacity ({config.capacity}) leaves {rows} rows for each of "
+            f"{tracks * shards} lanes, and {window.rows + rollout} are needed (a window of {window.rows} and "
+            f"a block of {rollout}): use at least {(window.rows + rollout) * tracks * shards}"
+        )
+    RateLimiter(
+        samples_per_insert=config.samples_per_insert,
+        warm_up=config.warm_up // shards,
+        tolerance=None if config.tolerance is None else config.tolerance / shards,
+        insert_rows=rollout * block.lanes,
+        inserters=groups // shards,
+        drawn=config.drawn // shards,
+    )
+    return ReplayPlan(
+        rows=rows * tracks * shards,
+        nbytes=table_bytes(block, tracks, rows) * shards,
+        is_file=config.storage == "file",
+        folder=config.folder or "",
+        is_saved=config.saved,
     )
 
 

@@ -82,15 +82,19 @@ def needs(plan: Plan, experiment: Experiment[Any], *, is_new: bool = True) -> Ne
     """Add up what a run takes; of one that goes on, old checkpoints are there already."""
     shared = sum(arenas(plan).values())
     weights = sum(_weights_bytes(route) for route in plan.learning)
-    checkpoint = 3 * weights + (shared if experiment.launcher == "inline" else 0)
+    replays = [route.replay for route in plan.learning if route.replay]
+    saved = sum(replay.nbytes for replay in replays if replay.is_saved)
+    checkpoint = 3 * weights + saved + (shared if experiment.launcher == "inline" else 0)
+    files = sum(r.nbytes for r in replays if r.is_file and not r.folder)
+    in_memory = sum(replay.nbytes for replay in replays if not replay.is_file)
     kept = (experiment.checkpoint.keep + 2) * checkpoint + (
         experiment.evaluation.keep + 2
     ) * weights
     need = Need(
         shared=shared,
-        workers=sum(_learner_bytes(route) for route in plan.learning),
-        disk=checkpoint + MB,
-        much_disk=(kept if is_new else 2 * checkpoint) + _LOG_BYTES,
+        workers=sum(_learner_bytes(route) for route in plan.learning) + in_memory + saved,
+        disk=checkpoint + files + MB,
+        much_disk=(kept if is_new else 2 * checkpoint) + files + _LOG_BYTES,
     )
     if experiment.launcher == "inline":  # in this process, which has all that it needs
         return need

@@ -1,0 +1,49 @@
+"""Holds the number of draws for each row that comes, by having actors or the learner wait.
+
+    inserted x samples_per_insert - drawn   stays within warm_up x samples_per_insert +- tolerance
+
+so that the learner learns neither too little from what comes nor too often from what is there.
+"""
+
+import math
+
+from srl.core.errors import ConfigError
+
+
+class RateLimiter:
+    """Counts rows that came and windows that were drawn."""
+
+    def __init__(
+        self,
+        *,
+        samples_per_insert: float,
+        warm_up: int,
+        tolerance: float | None,
+        insert_rows: int,
+        inserters: int,
+        drawn: int,
+    ) -> None:
+        """Rows come `insert_rows` at a time from as many as `inserters`, windows go `drawn` at a time."""
+        if tolerance is None:
+            tolerance = drawn + samples_per_insert * insert_rows * inserters
+        elif tolerance < drawn / 2:
+            raise ConfigError(
+                f"algorithm.replay.tolerance ({tolerance:g}) must be at least {drawn / 2:g}, half of the "
+                f"windows that are drawn together ({drawn}: algorithm.replay.batch x steps)"
+            )
+        self.inserted = 0
+        self.drawn = 0
+        self._per_insert = samples_per_insert
+        self._per_block = samples_per_insert * insert_rows
+        self._warm_up = warm_up
+        self._low = warm_up * samples_per_insert - tolerance
+        self._high = warm_up * samples_per_insert + tolerance
+
+    def may_draw(self, windows: int) -> bool:
+        """Whether so many may be drawn now."""
+        ahead = self.inserted * self._per_insert - self.drawn
+        return self.inserted >= self._warm_up and ahead - windows >= self._low
+
+    def blocks_allowed(self) -> int:
+        """Blocks of rows that may have begun, in all: the next may while the last are not too many."""
+        return math.ceil((self._high + self.drawn) / self._per_block)

@@ -1,0 +1,117 @@
+"""A replay buffer: keeps blocks, draws windows, hears priorities, holds a rate."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from srl.core.arrays import Arrays, subset
+from srl.core.block import Block, Layout
+from srl.core.names import load_object
+from srl.core.replay import ReplayConfig, Window
+from srl.learning.replay.limiter import RateLimiter
+from srl.learning.replay.selectors import make_selector
+from srl.learning.replay.table import Table, rows_of_track, window_layout
+
+
+class Replay:
+    """One shard of the replay buffer of a policy."""
+
+    def __init__(
+        self,
+        config: ReplayConfig,
+        window: Window,
+        layout: Layout,
+        *,
+        groups: int,
+        shards: int = 1,
+        seed: int,
+        folder: Path | None = None,
+    ) -> None:
+        """A buffer for blocks of `layout` of so many groups; its files, where it has some, are in `folder`."""
+        tracks, rollout = groups * layout.lanes, layout.rows - 1
+        self._config, self._window = config, window
+        where = Path(config.folder) if config.folder else folder
+        self._table = Table(
+            layout,
+            tracks=tracks,
+            rows=rows_of_track(config.capacity // shards, tracks, rollout),
+            folder=where if config.storage == "file" else None,
+        )
+        self._selector = make_selector(config, self._table, window)
+        self.drawn = config.drawn // shards
+        """Windows of one draw."""
+        self.limiter = RateLimiter(
+            samples_per_insert=config.samples_per_insert,
+            warm_up=config.warm_up // shards,
+            tolerance=None if config.tolerance is None else config.tolerance / shards,
+            insert_rows=rollout * layout.lanes,
+            inserters=groups,
+            drawn=self.drawn,
+        )
+        self.layout = window_layout(layout, window, self.drawn)
+        """Of what is drawn."""
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._relabel: Any = load_object(config.relabel) if config.relabel else None
+
+    def insert(self, block: Block) -> None:
+        """Keep (a copy of) a block."""
+        tracks, start = self._table.insert(block)
+        self._selector.inserted(tracks, start)
+        self.limiter.inserted += self._table.rollout * len(tracks)
+
+    def draw(self, out: Mapping[str, np.ndarray]) -> bool:
+        """Copy windows into arrays by field; False, and nothing done, while it is not their time."""
+        if not self.limiter.may_draw(self.drawn):
+            return False
+        drawn = self._selector.draw(self.drawn, self._rng)
+        if drawn is None:
+            return False
+        self.limiter.drawn += self.drawn
+        self._table.read(self._window, drawn.tracks, drawn.starts, out)
+        np.copyto(out["item"], drawn.items())
+        np.copyto(out["chance"], drawn.chances)
+        if self._relabel is not None:
+            self._relabel(out, self._rng)
+        return True
+
+    def update(self, items: np.ndarray, priorities: np.ndarray) -> None:
+        """Change the priorities of windows that were drawn."""
+        self._selector.update(items, priorities)
+
+    @property
+    def size(self) -> int:
+        """Rows that are here."""
+        return int(np.minimum(self._table.written, self._table.num_rows).sum())
+
+    def save(self) -> Arrays:
+        """Counters and generator; where checkpoints hold them, all rows."""
+        random = self._rng.bit_generator.state
+        numbers = [random["state"]["state"], random["state"]["inc"]]
+        words = [(n >> shift) & (2**64 - 1) for n in numbers for shift in (64, 0)]
+        state: Arrays = {
+            "random": np.array([*words, random["has_uint32"], random["uinteger"]], np.uint64),
+            "counts": np.array([self.limiter.inserted, self.limiter.drawn], np.int64),
+        }
+        if self._config.saved:
+            state |= {f"table.{k}": v for k, v in self._table.save().items()}
+            state |= {f"selector.{k}": v for k, v in self._selector.save().items()}
+        return state
+
+    def load(self, state: Mapping[str, np.ndarray], *, continues: bool) -> None:
+        """Take over what `save` returned; unless the lanes continue, the next blocks begin anew."""
+        a, b, c, d, has_uint32, uinteger = (int(n) for n in state["random"])
+        self._rng.bit_generator.state = {
+            "bit_generator": "PCG64",
+            "state": {"state": (a << 64) | b, "inc": (c << 64) | d},
+            "has_uint32": has_uint32,
+            "uinteger": uinteger,
+        }
+        if not self._config.saved:
+            return  # it fills, and is warmed up, anew
+        self.limiter.inserted, self.limiter.drawn = (int(n) for n in state["counts"])
+        self._table.load(subset(state, "table."))
+        self._selector.load(subset(state, "selector."))
+        if not continues:
+            self._table.forget_what_follows()

@@ -1,0 +1,459 @@
+"""Replay: what is drawn is what happened, as often as it should be."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srl.core.algorithm import Records
+from srl.core.block import Block, route_layout
+from srl.core.env import AgentSpec, Discrete, Observation
+from srl.core.errors import CheckpointError, ConfigError
+from srl.core.replay import ReplayConfig, Window
+from srl.core.spec import Field, Spec
+from srl.learning.replay.limiter import RateLimiter
+from srl.learning.replay.replay import Replay
+from srl.learning.replay.selectors import Drawn
+from srl.learning.replay.sum_tree import SumTree
+from srl.learning.replay.table import rows_of_track, table_bytes
+from srl.learning.staging import HostMemory, allocate
+
+T, L = 6, 3
+STATE = Spec((Field("state.mark", (), "float32", "chunk"),))
+
+
+class Lanes:
+    """Lanes of two groups that count their rows: every number tells where it is from."""
+
+    def __init__(self, *, stack=1, chunk=1, seed=0, groups=2):
+        agent = AgentSpec((Observation("obs", (2,), "float32", stack=stack),), Discrete(2))
+        records = Records(Spec((Field("action", (), "int64"),)), STATE, chunk)
+        self.layout = route_layout(agent, records, rollout=T, lanes=L, envs=L)
+        self.groups, self.stack, self.chunk = groups, stack, chunk
+        self.rng = np.random.default_rng(seed)
+        self.rows = {}
+        """Every row of a lane that was ever kept, by field."""
+        self.heads = {}
+        self.carried = {}
+
+    def block(self, group, *, lost=False):
+        """The next block of a group; one that is lost is not kept."""
+        block = Block.allocate(self.layout)
+        fields = block.fields
+        lanes = np.arange(L) + group * L
+        before = self.carried.get(group)
+        fields["lane"][:] = lanes
+        if before is None:
+            fields["episode"][:], fields["step"][:] = 0, 0
+            fields["first"][0] = fields["valid"][0] = True
+            fields["obs"][: self.stack] = self.rng.normal(size=(self.stack, L, 2))
+        else:
+            last = before.layout.rows - 1
+            fields["episode"][:] = before.episodes_at(last)
+            fields["step"][:] = before.steps_at(last)
+            for name in ("first", "valid"):
+                fields[name][0] = before[name][-1]
+            fields["obs"][: self.stack] = before["obs"][-self.stack :]
+        fields["acting"][:] = True
+        for t in range(T):
+            ends = (self.rng.random(L) < 0.2) & fields["valid"][t]
+            fields["terminated"][t] = ends & (self.rng.random(L) < 0.5)
+            fields["truncated"][t] = ends & ~fields["terminated"][t]
+            fields["reward"][t] = self.rng.normal(size=L)
+            fields["action"][t] = self.rng.integers(2, size=L)
+            fields["obs"][t + self.stack] = self.rng.normal(size=(L, 2))
+            fields["valid"][t + 1] = ~ends
+            fields["first"][t + 1] = ~fields["valid"][t]
+        fields["state.mark"][:] = self.rng.normal(size=fields["state.mark"].shape)
+        self.carried[group] = block
+        if not lost:
+            self._note(block, lanes)
+        return block
+
+    def _note(self, block, lanes):
+        for column, lane in enumerate(lanes.tolist()):
+            rows = self.rows.setdefault(lane, [])
+            for t in range(T):
+                row = {
+                    name: block[name][t + (self.stack - 1 if name == "obs" else 0), column].copy()
+                    for name in ("obs", "reward", "first", "valid", "terminated", "truncated")
+                }
+                row["id"] = (int(block.episodes_at(t)[column]), int(block.steps_at(t)[column]))
+                row["mark"] = block["state.mark"][t // self.chunk, column]
+                rows.append(row)
+
+
+def make(lanes, window, capacity=10_000, seed=0, **options):
+    config = ReplayConfig(**{"capacity": capacity, "batch": 64, "warm_up": 0} | options)
+    return Replay(config, window, lanes.layout, groups=lanes.groups, seed=seed)
+
+
+def arrays_of(replay):
+    return allocate(replay.layout, HostMemory())
+
+
+def follows(row, after):
+    """Whether a row is the one after another of its lane."""
+    (episode, step), (other, later) = row["id"], after["id"]
+    return (other, later) == (episode, step + 1) or (other, later) == (episode + 1, 0)
+
+
+def check_windows(lanes, window, out, kept):
+    """Every window is a run of rows of one lane, all of which are among the newest `kept`."""
+    found = set()
+    for column in range(out["reward"].shape[1]):
+        rows = lanes.rows[int(out["lane"][column])]
+        name = (int(out["episode"][column]), int(out["step"][column]))
+        start = next(i for i, row in enumerate(rows) if row["id"] == name)
+        assert start >= len(rows) - kept
+        here = rows[start : start + window.rows]
+        assert len(here) == window.rows
+        assert all(follows(a, b) for a, b in pairwise(here))
+        for field in ("reward", "first", "valid", "terminated", "truncated"):
+            assert [row[field] for row in here] == out[field][:, column].tolist(), field
+        for t, row in enumerate(here):
+            depth = min(lanes.stack - 1, row["id"][1])
+            for back in range(depth + 1):
+                seen = out["obs"][t + lanes.stack - 1 - back, column]
+                np.testing.assert_array_equal(seen, rows[start + t - back]["obs"])
+        if window.length == 1:
+            assert here[window.burn_in]["valid"]
+        assert start % window.stride == 0
+        np.testing.assert_array_equal(out["state.mark"][0, column], here[0]["mark"])
+        found.add((int(out["lane"][column]), start))
+    return found
+
+
+KINDS = ["uniform", "prioritised"]
+WINDOWS = [
+    Window(),
+    Window(ahead=3),
+    Window(length=3, ahead=1, burn_in=3, stride=3),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", WINDOWS, ids=["step", "n-step", "sequence"])
+@pytest.mark.parametrize("stack", [1, 3])
+def test_windows_are_what_happened(kind, window, stack):
+    """Also where blocks were lost, and where the oldest rows were replaced many times."""
+    lanes = Lanes(stack=stack, chunk=3 if window.stride > 1 else 1)
+    replay = make(lanes, window, capacity=5 * T * 2 * L, kind=kind)
+    out, rng = arrays_of(replay), np.random.default_rng(1)
+    kept, drawn = 5 * T, 0
+    for _ in range(30):
+        group = int(rng.integers(2))
+        lost = rng.random() < 0.1
+        block = lanes.block(group, lost=lost)
+        if not lost:
+            replay.insert(block)
+        replay.limiter.drawn = 0  # as often as it likes
+        if replay.draw(out):
+            drawn += 1
+            check_windows(lanes, window, out, kept)
+    assert drawn > 20
+    assert replay.size == sum(min(len(rows), kept) for rows in lanes.rows.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_window_is_drawn_and_all_alike(kind):
+    """A chi-squared test of 40,000 draws, and no window is left out."""
+    lanes, window = Lanes(), Window(ahead=2)
+    replay = make(lanes, window, kind=kind, batch=1000)
+    for _ in range(4):
+        for group in range(2):
+            replay.insert(lanes.block(group))
+    out = arrays_of(replay)
+    counts = {}
+    for _ in range(40):
+        replay.limiter.drawn = 0
+        assert replay.draw(out)
+        for name in zip(out["lane"], out["episode"], out["step"], strict=True):
+            counts[name] = counts.get(name, 0) + 1
+    rows = [(lane, row, i) for lane, rows in lanes.rows.items() for i, row in enumerate(rows)]
+    usable = [(lane, *row["id"]) for lane, row, i in rows if row["valid"] and i + 3 <= 4 * T]
+    assert set(counts) == set(usable)
+    expected = 40_000 / len(usable)
+    chi = sum((n - expected) ** 2 / expected for n in counts.values())
+    assert chi < len(usable) + 5 * np.sqrt(2 * len(usable))
+
+
+def test_prioritised_drawing_is_proportional():
+    lanes, window = Lanes(), Window()
+    replay = make(lanes, window, kind="prioritised", batch=1000, priority_exponent=0.5)
+    for _ in range(4):
+        replay.insert(lanes.block(0))
+    out = arrays_of(replay)
+    assert replay.draw(out)
+    items = np.unique(out["item"])
+    priorities = np.random.default_rng(0).uniform(0.1, 9, len(items))
+    for _ in range(3):  # until all have been drawn, and have got one
+        replay.limiter.drawn = 0
+        replay.draw(out)
+        items = np.union1d(items, out["item"])
+    priorities = np.random.default_rng(0).uniform(0.1, 9, len(items))
+    replay.update(items, priorities)
+    counts = dict.fromkeys(items.tolist(), 0)
+    rounds = 60
+    for _ in range(rounds):
+        replay.limiter.drawn = 0
+        replay.draw(out)
+        for item in out["item"].tolist():
+            counts[item] += 1
+    weights = np.sqrt(priorities)
+    expected = weights / weights.sum() * 1000 * rounds
+    chi = ((np.array([counts[i] for i in items.tolist()]) - expected) ** 2 / expected).sum()
+    assert chi < len(items) + 5 * np.sqrt(2 * len(items))
+    chances = weights / weights.mean()
+    known = dict(zip(items.tolist(), chances, strict=True))
+    np.testing.assert_allclose(out["chance"], [known[i] for i in out["item"].tolist()], rtol=1e-5)
+
+
+def test_new_windows_have_the_highest_priority_so_far():
+    lanes = Lanes(groups=1)
+    replay = make(lanes, Window(), kind="prioritised", batch=500)
+    replay.insert(lanes.block(0))
+    out = arrays_of(replay)
+    replay.draw(out)
+    replay.update(out["item"], np.full(500, 1e-3))
+    replay.insert(lanes.block(0))
+    replay.limiter.drawn = 0
+    replay.draw(out)
+    new = np.mean(out["episode"] * 100 + out["step"] >= 0)
+    assert new == 1
+    assert np.mean(out["chance"]) > 1  # the new ones, which are few of all, are most of those drawn
+
+
+def test_priorities_of_what_is_gone_change_nothing():
+    lanes = Lanes(groups=1)
+    replay = make(lanes, Window(), kind="prioritised", capacity=2 * T * L, batch=50)
+    replay.insert(lanes.block(0))
+    out = arrays_of(replay)
+    assert replay.draw(out)
+    items = out["item"].copy()
+    for _ in range(4):
+        replay.insert(lanes.block(0))
+    tree = replay._selector._tree
+    before = tree.values.copy()
+    replay.update(items, np.full(50, 1e6))
+    np.testing.assert_array_equal(tree.values, before)
+
+
+def test_fifo_draws_each_window_so_many_times_in_order():
+    lanes, window = Lanes(groups=1), Window(length=T - 1, ahead=1, stride=T)
+    replay = make(lanes, window, kind="fifo", batch=L, samples_per_insert=2, tolerance=1000.0)
+    out, seen = arrays_of(replay), []
+    for _ in range(3):
+        replay.insert(lanes.block(0))
+    while replay.draw(out):
+        seen.append(sorted(out["item"].tolist()))
+    first, second, third = seen[0], seen[1], seen[2]
+    assert seen == [first, second, third, first, second, third]
+    assert first < second < third
+
+
+def test_saved_and_loaded_it_draws_the_same():
+    for kind in ("uniform", "prioritised", "fifo"):
+        window = Window(length=T - 1, ahead=1, stride=T) if kind == "fifo" else Window(ahead=2)
+        lanes = Lanes()
+        options = {"kind": kind, "batch": 8, "capacity": 5 * T * 2 * L}
+        one, other = make(lanes, window, **options), make(lanes, window, seed=9, **options)
+        a, b = arrays_of(one), arrays_of(other)
+        for _ in range(7):
+            for group in range(2):
+                one.insert(lanes.block(group))
+            one.limiter.drawn = 0
+            one.draw(a)
+            one.update(a["item"], np.abs(a["reward"][0]))
+        other.load(one.save(), continues=True)
+        for _ in range(3):
+            block = lanes.block(0)
+            one.insert(block)
+            other.insert(block)
+            for replay, out in ((one, a), (other, b)):
+                replay.limiter.drawn = 0
+                assert replay.draw(out)
+            for name in a:
+                np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def test_what_comes_after_a_restart_is_not_joined_to_what_came_before():
+    lanes = Lanes(groups=1)
+    one, other = make(lanes, Window(ahead=2)), make(lanes, Window(ahead=2))
+    one.insert(lanes.block(0))
+    other.load(one.save(), continues=False)
+    other.insert(lanes.block(0))
+    assert int(other._table._arrays["run"][0, T]) == 0
+
+
+def test_checkpoint_of_another_shape_is_refused():
+    few, many = Lanes(groups=1), Lanes(groups=2)
+    saved = make(few, Window())
+    saved.insert(few.block(0))
+    with pytest.raises(CheckpointError, match="replay"):
+        make(many, Window()).load(saved.save(), continues=True)
+
+
+def test_rows_in_a_file_are_the_same_and_leave_nothing_behind(tmp_path):
+    lanes, window = Lanes(stack=3), Window(ahead=2)
+    config = ReplayConfig(capacity=1000, batch=32, warm_up=0)
+    in_file = replace(config, storage="file")
+    one = Replay(config, window, lanes.layout, groups=2, seed=0)
+    other = Replay(in_file, window, lanes.layout, groups=2, seed=0, folder=tmp_path)
+    a, b = arrays_of(one), arrays_of(other)
+    for _ in range(5):
+        block = lanes.block(0)
+        one.insert(block)
+        other.insert(block)
+    assert one.draw(a)
+    assert other.draw(b)
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def flip(batch, rng):
+    batch["reward"][...] = -batch["reward"]
+
+
+def test_what_is_drawn_is_relabelled():
+    lanes = Lanes()
+    plain = make(lanes, Window())
+    changed = make(lanes, Window(), relabel=f"{__file__}:flip")
+    a, b = arrays_of(plain), arrays_of(changed)
+    for _ in range(2):
+        block = lanes.block(0)
+        plain.insert(block)
+        changed.insert(block)
+    assert plain.draw(a)
+    assert changed.draw(b)
+    np.testing.assert_array_equal(a["reward"], -b["reward"])
+
+
+def test_a_million_atari_transitions_fit_8_gb():
+    agent = AgentSpec((Observation("obs", (84, 84), "uint8", stack=4),), Discrete(6))
+    records = Records(Spec((Field("action", (), "int64"),)))
+    layout = route_layout(agent, records, rollout=32, lanes=16, envs=16)
+    rows = rows_of_track(1_000_000, 16, 32)
+    assert rows * 16 >= 1_000_000
+    assert table_bytes(layout, 16, rows) < 8e9
+
+
+# the limiter
+
+
+def limiter(**options):
+    values = {
+        "samples_per_insert": 4.0,
+        "warm_up": 100,
+        "tolerance": None,
+        "insert_rows": 10,
+        "inserters": 3,
+        "drawn": 32,
+    }
+    return RateLimiter(**values | options)
+
+
+def test_nothing_is_drawn_before_it_is_warm():
+    one = limiter()
+    one.inserted = 99
+    assert not one.may_draw(32)
+    one.inserted = 100
+    assert one.may_draw(32)
+
+
+def test_tolerance_that_would_stop_everything_is_refused():
+    with pytest.raises(ConfigError, match=r"replay\.tolerance .* at least 16"):
+        limiter(tolerance=15.0)
+    limiter(tolerance=16.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(0.05, 40),
+    st.integers(0, 300),
+    st.integers(1, 200),
+    st.integers(1, 8),
+    st.integers(1, 300),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_rate_is_held_and_nobody_waits_for_ever(
+    rate, warm_up, rows, inserters, drawn, least, random
+):
+    """Rows come in blocks that were allowed, in any order with draws; one of the two can always go on."""
+    tolerance = drawn / 2 + 1e-6 if least else None
+    one = limiter(
+        samples_per_insert=rate,
+        warm_up=warm_up,
+        tolerance=tolerance,
+        insert_rows=rows,
+        inserters=inserters,
+        drawn=drawn,
+    )
+    for _ in range(200):
+        may = [one.inserted < one.blocks_allowed() * rows, one.may_draw(drawn)]
+        assert any(may)
+        if may[0] and (not may[1] or random.random() < 0.5):
+            one.inserted += rows
+        else:
+            one.drawn += drawn
+    slack = (tolerance or drawn + rate * rows * inserters) + rate * rows + 1e-6
+    ahead = (one.inserted - warm_up) * rate - one.drawn
+    assert ahead <= slack
+    assert ahead >= -slack or not one.drawn
+
+
+# the sum tree
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 200), st.randoms(use_true_random=False))
+def test_tree_finds_what_a_loop_would(size, random):
+    tree, values = SumTree(size), np.zeros(size)
+    rng = np.random.default_rng(random.randrange(2**32))
+    for _ in range(5):
+        leaves = rng.integers(size, size=int(rng.integers(1, 100)))
+        new = rng.choice([0.0, 1.0, rng.random()], size=len(leaves))
+        tree.set(leaves, new)
+        for leaf, value in zip(leaves, new, strict=True):
+            values[leaf] = value
+        np.testing.assert_array_equal(tree.values, values)
+        assert tree.total == pytest.approx(values.sum())
+        if not values.sum():
+            continue
+        wanted = rng.random(20) * tree.total
+        sums = np.cumsum(values)
+        for leaf, number in zip(tree.find(wanted), wanted, strict=True):
+            assert values[leaf] > 0
+            assert sums[leaf] - values[leaf] - 1e-9 <= number <= sums[leaf] + 1e-9
+
+
+def test_tree_never_draws_what_has_no_priority():
+    """Even at the very end, where rounding may leave more than there is."""
+    tree = SumTree(100)
+    tree.set(np.array([3, 40]), np.array([0.1, 0.2]))
+    assert set(tree.find(np.array([0.0, 0.05, 0.15, tree.total, tree.total * 1.01]))) == {3, 40}
+
+
+def test_items_name_track_and_row():
+    drawn = Drawn(np.array([5]), np.array([123456789]), np.ones(1))
+    assert (int(drawn.items()[0]) >> 40, int(drawn.items()[0]) & (2**40 - 1)) == (5, 123456789)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"capacity": 0}, "capacity"),
+        ({"samples_per_insert": 0}, "samples_per_insert"),
+        ({"kind": "fifo", "samples_per_insert": 1.5}, "whole number"),
+        ({"priority_exponent": 1.5}, "priority_exponent"),
+        ({"warm_up": 11, "capacity": 10}, "warm_up"),
+    ],
+)
+def test_impossible_options_are_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        ReplayConfig(**options)
