@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from srl.algorithms.ppo import PPO, PPOConfig, PPOPolicy
+from srl.algorithms.ppo import PPO, PPOConfig
 from srl.core.algorithm import Arrays
 from srl.core.collective import Collective
 from srl.core.compute import Compute
@@ -25,6 +25,7 @@ from srl.core.experiment import (
     Route,
     StopConfig,
 )
+from srl.nets.actor_critic_policy import ActorCriticPolicy
 from srl.nets.chunks import Chunks
 
 _KEPT_VERSIONS = 8
@@ -53,7 +54,7 @@ class AuditingPPO(PPO):
     ) -> None:
         super().__init__(config, agent, seed=seed, compute=compute, ranks=ranks)
         self.config: AuditingConfig = config
-        self._judge = PPOPolicy(config, agent, seed=0, compute=compute)
+        self._judge = ActorCriticPolicy(config, agent, seed=0, compute=compute)
         self._published: dict[int, Arrays] = {}
         self._version = 0
 

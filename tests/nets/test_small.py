@@ -11,12 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srl.algorithms.ppo import PPOConfig, PPOPolicy
+from srl.algorithms.ppo import PPOConfig
 from srl.core.algorithm import HasSmallPolicy, Policy
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Box, Discrete, MultiDiscrete, Observation
 from srl.core.errors import CheckpointError
 from srl.core.names import load_object
+from srl.nets.actor_critic_policy import ActorCriticPolicy
 from srl.nets.small import LARGEST_LAYER, SmallActorCritic
 
 VECTOR = Observation("obs", (4,), "float32")
@@ -61,7 +62,7 @@ def small_of(config: PPOConfig, agent: AgentSpec, seed: int = 0) -> SmallActorCr
     return load_object(named.maker)(agent, seed=seed, **named.options)
 
 
-def both(agent: AgentSpec, seed: int = 0, **options) -> tuple[PPOPolicy, SmallActorCritic]:
+def both(agent: AgentSpec, seed: int = 0, **options) -> tuple[ActorCriticPolicy, SmallActorCritic]:
     """Torch's policy and the small one, with the same random weights."""
     config, rng = PPOConfig(**({"hidden": (16, 16)} | options)), np.random.default_rng(seed)
     policy, small = config.make_policy(agent, seed=seed, compute=Compute()), small_of(config, agent)
@@ -95,7 +96,9 @@ def tensors(inputs: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(x) for name, x in inputs.items()}
 
 
-def log_prob(policy: PPOPolicy, inputs: dict[str, np.ndarray], action: np.ndarray) -> np.ndarray:
+def log_prob(
+    policy: ActorCriticPolicy, inputs: dict[str, np.ndarray], action: np.ndarray
+) -> np.ndarray:
     with torch.inference_mode():
         distribution, _, _ = policy.network(*policy.observed(tensors(inputs)))
         return distribution.log_prob(torch.from_numpy(action.copy())).numpy()

@@ -1,0 +1,26 @@
+"""Checks of an algorithm's options, made before anything starts."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from srl.core.errors import ConfigError
+
+
+def check_options(
+    config: Any, allowed: str, is_allowed: Callable[[Any], bool], *names: str
+) -> None:
+    """Raise ConfigError where a named option of `config` is not what is `allowed`, in words.
+
+    None stands for an option that is not used, and is never refused; a number must be finite.
+    """
+    for name in names:
+        value = getattr(config, name)
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        if value is not None and not (is_finite and is_allowed(value)):
+            raise ConfigError(f"algorithm.{name} must be {allowed}, got {value}")
+
+
+def check_one_of(config: Any, choices: tuple[str, ...], *names: str) -> None:
+    """Raise ConfigError where a named option of `config` is none of the `choices`."""
+    check_options(config, " or ".join(choices), lambda x: x in choices, *names)
