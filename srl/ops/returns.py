@@ -73,3 +73,63 @@ def generalised_advantages(
         advantage = np.where(waits[t], advantage, advantages[t])
         is_known = is_known | ~waits[t]
     return advantages, known
+
+
+def n_step_returns(
+    rewards: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    *,
+    valid: np.ndarray,
+    acting: np.ndarray,
+    steps: int,
+    gamma: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Discounted sums of the rewards of at most `steps` rows, and from where to bootstrap, lane by lane.
+
+    R_t = r_t + γ·r_{t+1} + … up to the row before `end_t`, and the return is R_t + discount_t·v(obs_{end_t}).
+
+    `end_t` is `t + steps`, or the row after the end of the episode: where it was truncated that row holds
+    its final observation, where it terminated the discount is 0. Where a lane waits, nothing is
+    discounted, and `end_t` is the last row up to `t + steps` at which it acts.
+
+    Args:
+        rewards: `[T + steps, B]` float32.
+        terminated: `[T + steps, B]` bool.
+        truncated: `[T + steps, B]` bool.
+        valid: `[T + steps, B]` bool.
+        acting: `[T + steps, B]` bool.
+        steps: most rows whose rewards are added up.
+        gamma: discount of one step.
+
+    Returns:
+        `[T, B]` each: sums, float32; discounts, float32; `end`, int64; and whether they are known, bool:
+        they are not on rows that are not acted on, and where a lane does not act again in time.
+    """
+    check_rank(2, rewards=rewards)
+    check_same_shape(
+        rewards=rewards, terminated=terminated, truncated=truncated, valid=valid, acting=acting
+    )
+    count = len(rewards) - steps
+    if steps < 1 or count < 1:
+        raise SpecError(f"{len(rewards)} rows are too few for returns of {steps} steps")
+    acts = valid & acting
+    sums, paid = np.zeros((2, count, rewards.shape[1]), np.float32)
+    discounts, factor = np.zeros_like(paid), np.ones_like(paid)
+    ends = np.repeat(np.arange(count)[:, None], rewards.shape[1], axis=1)
+    known = np.zeros(paid.shape, np.bool_)
+    goes_on = acts[:count].copy()
+    for step in range(steps):
+        now = slice(step, step + count)
+        after = slice(step + 1, step + 1 + count)
+        paid = np.where(goes_on, paid + factor * rewards[now], paid)
+        next_factor = factor * np.float32(gamma)
+        stops = goes_on & (terminated[now] | truncated[now])
+        settled = stops | (goes_on & acts[after])
+        sums = np.where(settled, paid, sums)
+        discounts = np.where(settled, np.where(terminated[now], 0, next_factor), discounts)
+        ends = np.where(settled, np.arange(step + 1, step + 1 + count)[:, None], ends)
+        known |= settled
+        goes_on &= ~stops
+        factor = np.where(acts[after], next_factor, factor)
+    return sums, discounts.astype(np.float32), ends, known

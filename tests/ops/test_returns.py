@@ -9,7 +9,7 @@ from srl.core.env import EnvRequest
 from srl.core.errors import SpecError
 from srl.core.spec import Spec
 from srl.envs.toy import Mortal, Turns
-from srl.ops.returns import generalised_advantages
+from srl.ops.returns import generalised_advantages, n_step_returns
 from srl.rollout.episodes import Episodes
 
 
@@ -246,3 +246,79 @@ def test_advantages_when_shapes_differ_raise():
     short = {name: mask[:-1] for name, mask in masks.items()}
     with pytest.raises(SpecError, match="one row more"):
         generalised_advantages(rewards, values[:-1], terminated, truncated, **short, **options)
+
+
+def naive_n_step(rewards, terminated, truncated, *, valid, acting, steps, gamma):
+    """One row at a time."""
+    count, lanes = len(rewards) - steps, rewards.shape[1]
+    sums, discounts = np.zeros((2, count, lanes), np.float32)
+    ends, known = np.zeros((count, lanes), np.int64), np.zeros((count, lanes), bool)
+    for t in range(count):
+        for b in range(lanes):
+            ends[t, b] = t
+            if not (valid[t, b] and acting[t, b]):
+                continue
+            total, factor = 0.0, 1.0
+            for row in range(t, t + steps):
+                if row > t and valid[row, b] and acting[row, b]:
+                    factor *= gamma
+                total += factor * rewards[row, b]
+                found = None
+                if terminated[row, b]:
+                    found = (total, 0.0)
+                elif truncated[row, b] or (valid[row + 1, b] and acting[row + 1, b]):
+                    found = (total, factor * gamma)
+                if found is not None:
+                    sums[t, b], discounts[t, b] = found
+                    ends[t, b], known[t, b] = row + 1, True
+                if terminated[row, b] or truncated[row, b]:
+                    break
+    return sums, discounts, ends, known
+
+
+def test_n_step_returns_by_hand():
+    """One lane: three steps, the third ends the episode, its final row, and a new episode."""
+    rewards = np.array([[1.0], [2.0], [4.0], [0.0], [8.0], [16.0]], np.float32)
+    no = np.zeros((6, 1), bool)
+    ends_at_2, valid = no.copy(), np.ones((6, 1), bool)
+    ends_at_2[2], valid[3] = True, False
+    every = np.ones((6, 1), bool)
+    sums, discounts, ends, known = n_step_returns(
+        rewards, ends_at_2, no, valid=valid, acting=every, steps=2, gamma=0.5
+    )
+    assert sums[:, 0].tolist() == [1 + 0.5 * 2, 2 + 0.5 * 4, 4, 0]
+    assert discounts[:, 0].tolist() == [0.25, 0, 0, 0]
+    assert ends[:, 0].tolist() == [2, 3, 3, 3]
+    assert known[:, 0].tolist() == [True, True, True, False]
+    _, discounts, ends, _ = n_step_returns(
+        rewards, no, ends_at_2, valid=valid, acting=every, steps=2, gamma=0.5
+    )
+    assert discounts[:3, 0].tolist() == [0.25, 0.25, 0.5]  # bootstrapped from the final row
+    assert ends[:3, 0].tolist() == [2, 3, 3]
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_n_step_returns_are_those_of_a_loop(count, steps, seed):
+    rng = np.random.default_rng(seed)
+    shape = (count + steps, 3)
+    rewards = rng.normal(size=shape).astype(np.float32)
+    terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
+    valid, acting = np.ones(shape, bool), rng.random(shape) < 0.8
+    for b in range(3):
+        for t in range(shape[0]):
+            if t and (terminated[t - 1, b] or truncated[t - 1, b]):
+                valid[t, b] = False
+            elif rng.random() < 0.3:
+                (terminated if rng.random() < 0.5 else truncated)[t, b] = True
+    options = {"valid": valid, "acting": acting, "steps": steps, "gamma": 0.9}
+    ours = n_step_returns(rewards, terminated, truncated, **options)
+    theirs = naive_n_step(rewards, terminated, truncated, **options)
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+def test_too_few_rows_for_n_steps_are_refused():
+    rows = np.zeros((2, 1), np.float32)
+    no = np.zeros((2, 1), bool)
+    with pytest.raises(SpecError, match="too few"):
+        n_step_returns(rows, no, no, valid=~no, acting=~no, steps=2, gamma=0.9)
