@@ -23,6 +23,23 @@ def channels_first(shape: tuple[int, ...]) -> bool:
     return shape[0] < shape[2]
 
 
+def image_size(shape: tuple[int, ...]) -> tuple[bool, int, int, int]:
+    """Of images of this shape, H×W×C or C×H×W, stacked or not.
+
+    Returns:
+        Whether channels come first; the channels of all images of a stack; height; width.
+    """
+    *stack, image = shape[:-3], shape[-3:]
+    is_first = channels_first(image)
+    channels, height, width = image if is_first else (image[2], *image[:2])
+    return is_first, channels * math.prod(*stack), height, width
+
+
+def moved_channels(images: Tensor, is_first: bool) -> Tensor:
+    """`[N, *shape]` to `[N, C, H, W]`, without a copy where there is no stack."""
+    return (images if is_first else images.movedim(-1, -3)).flatten(1, -3)
+
+
 class ConvNet(nn.Module):
     """Nature's network of images, `[N, *shape]` uint8 (divided by 255) or float, H×W×C or C×H×W.
 
@@ -32,10 +49,7 @@ class ConvNet(nn.Module):
     def __init__(self, shape: tuple[int, ...], num_features: int = 512) -> None:
         super().__init__()
         self.num_features = num_features
-        *stack, image = shape[:-3], shape[-3:]
-        self._channels_first = channels_first(image)
-        channels, height, width = image if self._channels_first else (image[2], *image[:2])
-        channels *= math.prod(*stack)
+        self._channels_first, channels, height, width = image_size(shape)
         layers = NATURE if min(height, width) >= SMALLEST_FOR_NATURE else SMALL
         _, kernel, stride, padding = layers[0]
         self._folds = self._channels_first and (stride, padding) == (_FOLD, 0)
@@ -58,7 +72,7 @@ class ConvNet(nn.Module):
 
         Channels last in memory, which convolutions like best (1.4 times plain on a CPU).
         """
-        x = (images if self._channels_first else images.movedim(-1, -3)).flatten(1, -3)
+        x = moved_channels(images, self._channels_first)
         is_bytes = images.dtype == torch.uint8
         folds = self._folds and is_bytes and x.device.type == "cpu"
         # moved while they are bytes, and not divided: that would be one more pass over all pixels
