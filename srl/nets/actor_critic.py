@@ -4,6 +4,7 @@ Axes: `K` rows in time, `N` sequences (lanes, when acting: then `K` is 1), `M` =
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,12 +16,12 @@ from srl.core.env import AgentSpec, Box, Observation
 from srl.core.errors import ConfigError
 from srl.core.names import load_object
 from srl.nets.compiled import compiled
-from srl.nets.encoder import Encoder
+from srl.nets.encoder import Encoder, EncoderOptions, make_encoder
 from srl.nets.heads import ValueHead, make_policy_head
+from srl.nets.memory import MemoryOptions, make_memory
 from srl.nets.mlp import Activation, Mlp
 from srl.nets.normaliser import Normaliser
 from srl.nets.precision import layer_precision
-from srl.nets.recurrent import Memory, MemoryKind
 from srl.ops.distributions import Distribution
 from srl.ops.normalise import moments_of, rescale_output
 
@@ -49,11 +50,11 @@ class ActorCritic(nn.Module):
         agent: AgentSpec,
         *,
         network: str | None,
+        encoder: EncoderOptions,
         hidden: tuple[int, ...],
         activation: Activation,
         std: float,
-        memory: MemoryKind | None,
-        memory_size: int,
+        memory: MemoryOptions | None,
         central: bool,
         normalise_observations: bool,
         normalise_returns: bool,
@@ -64,16 +65,13 @@ class ActorCritic(nn.Module):
         mask = agent.action_mask
         seen = tuple(o for o in agent.observations if o is not mask)
         self.mask_name = None if mask is None else _checked_mask(agent, mask)
-        self.encoder = (
-            Encoder(seen, normalise=normalise_observations)
-            if network is None
-            else _make_network(network, seen)
-        )
+        encode = partial(make_encoder, options=encoder, normalise=normalise_observations)
+        self.encoder = encode(seen) if network is None else _make_network(network, seen)
         num_features = self.encoder.num_features
-        self.memory = None if memory is None else Memory(memory, num_features, memory_size)
+        self.memory = None if memory is None else make_memory(memory, num_features)
         num_features = num_features if self.memory is None else self.memory.num_features
         shared = agent.central if central else ()
-        self.central = Encoder(shared, normalise=normalise_observations) if shared else None
+        self.central = encode(shared) if shared else None
         extra = 0 if self.central is None else self.central.num_features
         self.actor = Mlp(num_features, hidden, activation)
         self.critic = Mlp(num_features + extra, hidden, activation)
@@ -150,14 +148,10 @@ class ActorCritic(nn.Module):
 
     def normalised(self) -> tuple[str, ...]:
         """Observations whose rows `update_normalisers` counts in."""
-        return tuple(self._normalisers())
+        return tuple(name for part in self._encoders() for name in part.normalised())
 
-    def _normalisers(self) -> dict[str, Normaliser]:
-        found: dict[str, Normaliser] = {}
-        for part in (self.encoder, self.central):
-            if isinstance(part, Encoder):
-                found |= part.normalisers()
-        return found
+    def _encoders(self) -> list[Encoder]:
+        return [x for x in (self.encoder, self.central) if isinstance(x, Encoder)]
 
     @torch.no_grad()
     def update_normalisers(
@@ -167,8 +161,8 @@ class ActorCritic(nn.Module):
 
         `sum_` replaces a tensor by its sum over all ranks.
         """
-        for name, normaliser in self._normalisers().items():
-            normaliser.update(moments_of(obs[name], sum_))
+        for part in self._encoders():
+            part.count_in(obs, sum_)
         if self.returns is None:
             return
         old = self.returns.mean.clone(), self.returns.std

@@ -1,15 +1,36 @@
 """From the named observations of an agent to one vector of features. `N`: rows."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from srl.core.env import Observation
+from srl.core.errors import ConfigError
 from srl.nets.conv import ConvNet
+from srl.nets.entities import Entities, find_sets, is_set
 from srl.nets.limits import LARGEST_NORMALISED
 from srl.nets.normaliser import Normaliser
+from srl.nets.resnet import ResNet
+from srl.ops.normalise import moments_of
+
+EncoderKind = Literal["nature", "resnet", "entities"]
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """How observations are encoded."""
+
+    kind: EncoderKind = "nature"
+    width: int = 1
+    """Of a ResNet: how many times its channels."""
+    entity_size: int = 128
+    """Of entities: numbers each becomes."""
+    entity_heads: int = 4
+    """Of entities: heads by which they look at each other."""
 
 
 class OneHot(nn.Module):
@@ -45,22 +66,35 @@ class Flat(nn.Module):
         return x.reshape(len(x), -1)
 
 
-def make_part(observation: Observation, *, normalise: bool) -> OneHot | ConvNet | Flat:
-    """The encoder of one observation: categorical, images (three axes), or plain numbers."""
+def is_image(observation: Observation) -> bool:
+    """Whether an observation is an image, or a stack of them: three axes or more."""
+    return len(observation.seen_shape) >= 3 and not observation.categories
+
+
+def make_part(
+    observation: Observation, options: EncoderOptions, *, normalise: bool
+) -> OneHot | ConvNet | ResNet | Flat:
+    """The encoder of one observation: categorical, images, or plain numbers."""
     shape = observation.seen_shape
     if observation.categories:
         return OneHot(observation.categories * observation.stack)
-    if len(shape) >= 3:
-        return ConvNet(shape)
+    if is_image(observation):
+        return ResNet(shape, options.width) if options.kind == "resnet" else ConvNet(shape)
     return Flat(shape, normalise=normalise)
 
 
 class Encoder(nn.Module):
     """The features of all observations, side by side; only images have weights here."""
 
-    def __init__(self, observations: tuple[Observation, ...], *, normalise: bool = False) -> None:
+    def __init__(
+        self,
+        observations: Sequence[Observation],
+        options: EncoderOptions = EncoderOptions(),  # noqa: B008 - frozen
+        *,
+        normalise: bool = False,
+    ) -> None:
         super().__init__()
-        parts = [make_part(o, normalise=normalise) for o in observations]
+        parts = [make_part(o, options, normalise=normalise) for o in observations]
         self.names = tuple(o.name for o in observations)
         self.num_features = sum(part.num_features for part in parts)
         self.parts = nn.ModuleList(parts)
@@ -70,8 +104,74 @@ class Encoder(nn.Module):
         features = [part(obs[n]) for n, part in zip(self.names, self.parts, strict=True)]
         return features[0] if len(features) == 1 else torch.cat(features, -1)
 
-    def normalisers(self) -> dict[str, Normaliser]:
-        """Those that count in rows of an observation, by its name."""
+    def normalised(self) -> tuple[str, ...]:
+        """Observations that `count_in` needs."""
+        return tuple(self._normalisers())
+
+    def count_in(self, obs: Mapping[str, Tensor], sum_: Callable[[Tensor], None]) -> None:
+        """Have normalisers count in this rank's rows, each `[N, *shape]`.
+
+        `sum_` replaces a tensor by its sum over all ranks.
+        """
+        for name, normaliser in self._normalisers().items():
+            normaliser.update(moments_of(obs[name], sum_))
+
+    def _normalisers(self) -> dict[str, Normaliser]:
         parts = zip(self.names, self.parts, strict=True)
         flat = {name: part.normaliser for name, part in parts if isinstance(part, Flat)}
         return {name: found for name, found in flat.items() if found is not None}
+
+
+class EntityEncoder(Encoder):
+    """Sets of entities, each beside the features of all other observations."""
+
+    def __init__(
+        self, observations: Sequence[Observation], options: EncoderOptions, *, normalise: bool
+    ) -> None:
+        sets, masks = find_sets(observations)
+        others = [o for o in observations if o not in sets and o.name not in masks.values()]
+        super().__init__(others, options, normalise=normalise)
+        self.entities = Entities(
+            sets,
+            masks,
+            max(1, self.num_features),
+            size=options.entity_size,
+            heads=options.entity_heads,
+            normalise=normalise,
+        )
+        self._set_names = tuple(o.name for o in sets)
+        self.num_features = self.entities.num_features
+
+    def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Each observation `[N, *shape]`; all of them `[N, num_features]`."""
+        if self.names:
+            return self.entities(obs, super().forward(obs))
+        one = obs[self._set_names[0]]
+        return self.entities(obs, torch.ones(len(one), 1, device=one.device))
+
+    def normalised(self) -> tuple[str, ...]:
+        """Observations that `count_in` needs."""
+        return (*super().normalised(), *self.entities.normalised())
+
+    def count_in(self, obs: Mapping[str, Tensor], sum_: Callable[[Tensor], None]) -> None:
+        """Have normalisers count in this rank's rows, and of sets the entities that are there."""
+        super().count_in(obs, sum_)
+        self.entities.count_in(obs, sum_)
+
+
+def check_encoder(observations: Sequence[Observation], kind: EncoderKind) -> None:
+    """Raise ConfigError where there is nothing for an encoder of this kind."""
+    if kind == "resnet" and not any(is_image(o) for o in observations):
+        raise ConfigError("algorithm.encoder resnet needs an image: an observation of three axes")
+    if kind == "entities" and not any(is_set(o) for o in observations):
+        raise ConfigError(
+            "algorithm.encoder entities needs a set: an observation [n, d] of numbers"
+        )
+
+
+def make_encoder(
+    observations: Sequence[Observation], options: EncoderOptions, *, normalise: bool
+) -> Encoder:
+    """The encoder that the options ask for; where it finds no set in these, one without."""
+    has_sets = options.kind == "entities" and any(is_set(o) for o in observations)
+    return (EntityEncoder if has_sets else Encoder)(observations, options, normalise=normalise)

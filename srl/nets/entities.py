@@ -9,7 +9,7 @@ Axes: `M` rows, `n` entities of a set, `d` numbers of each, `F` numbers of what 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from srl.nets.attention import attention_weights, merge_heads, orthogonal, split
 from srl.nets.limits import LARGEST_NORMALISED
 from srl.nets.mlp import Linear
 from srl.nets.normaliser import Normaliser
+from srl.ops.normalise import moments_of
 
 MASK = "_mask"
 
@@ -88,8 +89,20 @@ class Entities(nn.Module):
             return obs[self._masks[name]] != 0
         return torch.ones(obs[name].shape[:2], dtype=torch.bool, device=obs[name].device)
 
-    def normalisers(self) -> dict[str, Normaliser]:
-        """Those that count in the entities of a set that are there, by its name."""
+    def normalised(self) -> tuple[str, ...]:
+        """Observations that `count_in` needs: sets and their masks, where sets are normalised."""
+        names = tuple(self._normalisers())
+        return (*names, *(self._masks[name] for name in names if name in self._masks))
+
+    def count_in(self, obs: Mapping[str, Tensor], sum_: Callable[[Tensor], None]) -> None:
+        """Have normalisers count in the entities that are there of this rank's rows.
+
+        `sum_` replaces a tensor by its sum over all ranks.
+        """
+        for name, normaliser in self._normalisers().items():
+            normaliser.update(moments_of(obs[name][self.there(obs, name)], sum_))
+
+    def _normalisers(self) -> dict[str, Normaliser]:
         parts = zip(self._names, self.sets, strict=True)
         found = {name: part.normaliser for name, part in parts if isinstance(part, _Set)}
         return {name: x for name, x in found.items() if x is not None}

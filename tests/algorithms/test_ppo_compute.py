@@ -14,12 +14,26 @@ from srl.testing.batches import record_batches
 VECTOR = AgentSpec((Observation("obs", (4,), "float32"),), Discrete(3))
 REAL = AgentSpec((Observation("obs", (5,), "float32"),), Box((2,), (-1.0,) * 2, (1.0,) * 2))
 FRAMES = AgentSpec((Observation("obs", (40, 40), "uint8", stack=4),), Discrete(6))
+THUMBNAILS = AgentSpec((Observation("obs", (10, 10), "uint8", stack=4),), Discrete(6))
+SETS = AgentSpec(
+    (
+        Observation("obs", (4,), "float32"),
+        Observation("others", (5, 3), "float32"),
+        Observation("others_mask", (5,), "bool"),
+    ),
+    Discrete(3),
+)
 MEMORY = {"memory": "gru", "memory_size": 8, "chunk": 4, "burn_in": 2}
+TRANSFORMER = MEMORY | {"memory": "gtrxl", "memory_length": 3, "memory_heads": 2}
+ENTITIES = {"encoder": "entities", "entity_size": 8, "normalise_observations": True}
 CASES = {
     "vector": (VECTOR, {}),
     "real": (REAL, {"normalise_observations": True, "normalise_returns": True}),
     "frames": (FRAMES, {"hidden": (), "learning_rate": 0.003}),
+    "resnet": (THUMBNAILS, {"hidden": (), "learning_rate": 0.001, "encoder": "resnet"}),
     "memory": (VECTOR, MEMORY),
+    "transformer": (VECTOR, TRANSFORMER | {"learning_rate": 0.01}),
+    "entities": (SETS, ENTITIES | {"learning_rate": 0.01}),
 }
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -77,7 +91,7 @@ def test_bf16_rounds_layers_only(case):
     exact, rounded = (make(agent, Compute(precision=p), **options) for p in ("fp32", "bf16"))
     inputs = shown(rounded.policy, batches[0])
     answers = [learner.policy.act_greedy(inputs) for learner in (exact, rounded)]
-    assert all(array.dtype in (np.float32, np.int64) for array in answers[1].values())
+    assert all(array.dtype in (np.float32, np.int64, np.int32) for array in answers[1].values())
     np.testing.assert_allclose(answers[0]["log_prob"], answers[1]["log_prob"], atol=0.05)
     assert largest_difference(answers[0], answers[1]) > 0
     (weights, _), (others, _) = learned(exact, batches), learned(rounded, batches)

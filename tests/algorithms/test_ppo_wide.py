@@ -28,6 +28,11 @@ MEMORIES = [
     for kind in ("lstm", "gru")
     for chunk, burn_in in ((4, 0), (4, 3), (2, 5), (8, 0))
 ]
+TRANSFORMERS = [
+    {"memory": "gtrxl", "memory_size": 8, "memory_length": length, "memory_heads": 2}
+    | {"chunk": chunk, "burn_in": burn_in}
+    for chunk, burn_in, length in ((4, 0, 6), (4, 3, 2), (2, 5, 3), (8, 0, 8))
+]
 
 
 def make(agent, ranks=None, **options):
@@ -51,7 +56,7 @@ def assert_equal(a, b):
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-@pytest.mark.parametrize("memory", MEMORIES, ids=str)
+@pytest.mark.parametrize("memory", MEMORIES + TRANSFORMERS, ids=str)
 def test_recorded_log_probs_are_those_of_the_trainer_through_resets_and_block_borders(memory):
     learner = make(PLAIN, **memory)
     batches = record_batches(learner.policy, PLAIN, rollout=T, lanes=B, end=0.3, blocks=3)
@@ -70,7 +75,7 @@ def test_recorded_log_probs_are_those_of_the_trainer_through_resets_and_block_bo
         np.testing.assert_allclose(value.numpy(), values, atol=1e-4)
 
 
-@pytest.mark.parametrize("memory", MEMORIES[:3], ids=str)
+@pytest.mark.parametrize("memory", MEMORIES[:3] + TRANSFORMERS[:3], ids=str)
 def test_value_of_the_row_after_the_last_uses_the_latest_state(memory):
     learner = make(PLAIN, **memory)
     first, second = record_batches(learner.policy, PLAIN, rollout=T, lanes=B, end=0.3, blocks=2)
@@ -115,6 +120,24 @@ def test_config_of_a_memory_is_checked():
         PPOConfig(memory="lstm", chunk=7)
     with pytest.raises(ConfigError, match=r"burn_in must be 0 without algorithm.memory"):
         PPOConfig(burn_in=2)
+    with pytest.raises(
+        ConfigError, match=r"memory_heads must be a divisor of .*memory_size \(64\)"
+    ):
+        PPOConfig(memory="gtrxl", memory_heads=5)
+    with pytest.raises(ConfigError, match=r"memory_length must be >= 1"):
+        PPOConfig(memory="gtrxl", memory_length=0)
+
+
+def test_config_of_an_encoder_is_checked():
+    with pytest.raises(ConfigError, match=r"encoder must be nature or resnet or entities"):
+        PPOConfig(encoder="vgg")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"entity_heads must be a divisor of .*entity_size \(6\)"):
+        PPOConfig(encoder="entities", entity_size=6)
+    with pytest.raises(ConfigError, match=r"encoder must be nature with algorithm.network"):
+        PPOConfig(encoder="resnet", network="nets:Own")
+    for kind, needs in (("resnet", "an image"), ("entities", "a set")):
+        with pytest.raises(ConfigError, match=f"algorithm.encoder {kind} needs {needs}"):
+            PPOConfig(encoder=kind).records(PLAIN)
 
 
 @pytest.mark.parametrize(("space", "size"), [(Discrete(3), 3), (MultiDiscrete((2, 3)), 5)], ids=str)

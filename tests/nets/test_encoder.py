@@ -3,7 +3,7 @@ import torch
 
 from srl.core.env import Observation
 from srl.nets.conv import ConvNet, channels_first
-from srl.nets.encoder import Encoder, OneHot
+from srl.nets.encoder import Encoder, EncoderOptions, EntityEncoder, OneHot, make_encoder
 from srl.nets.normaliser import Normaliser
 from srl.ops.normalise import moments_of
 
@@ -56,3 +56,64 @@ def test_normaliser_is_identity_before_rows_and_standardises_after():
     normaliser.update(moments_of(rows))
     assert normaliser.normalise(rows).tolist() == [[-1, 0], [1, 0]]
     torch.testing.assert_close(normaliser.denormalise(normaliser.normalise(rows)), rows)
+
+
+def test_resnet_takes_the_images_and_nothing_else():
+    seen = (Observation("view", (12, 12, 3), "uint8"), Observation("at", (2,), "float32"))
+    encoder = make_encoder(seen, EncoderOptions("resnet", width=2), normalise=False)
+    obs = {"view": torch.zeros(2, 12, 12, 3, dtype=torch.uint8), "at": torch.ones(2, 2)}
+    assert encoder(obs).shape == (2, 256 + 2)
+    assert encoder.state_dict()["parts.0.stages.0.conv.weight"].shape == (32, 3, 3, 3)
+
+
+BOXES = Observation("boxes", (3, 2), "float32")
+MASK = Observation("boxes_mask", (3,), "int8")
+
+
+def test_sets_are_seen_beside_all_other_observations():
+    others = (Observation("kind", (), "int64", categories=(3,)), Observation("at", (2,), "float32"))
+    options = EncoderOptions("entities", entity_size=8)
+    encoder = make_encoder((BOXES, *others, MASK), options, normalise=False)
+    assert isinstance(encoder, EntityEncoder)
+    obs = {
+        "boxes": torch.randn(4, 3, 2),
+        "boxes_mask": torch.tensor([[1, 0, 1]] * 4, dtype=torch.int8),
+        "kind": torch.tensor([0, 1, 2, 0]),
+        "at": torch.randn(4, 2),
+    }
+    features = encoder(obs)
+    assert features.shape == (4, encoder.num_features) == (4, 16)
+    moved = encoder(obs | {"at": obs["at"] + 1})
+    assert not torch.allclose(moved, features)
+
+
+def test_a_set_alone_is_encoded_also_where_it_is_empty():
+    encoder = make_encoder((BOXES, MASK), EncoderOptions("entities"), normalise=False)
+    obs = {"boxes": torch.randn(2, 3, 2), "boxes_mask": torch.zeros(2, 3, dtype=torch.int8)}
+    features = encoder(obs)
+    assert features.shape == (2, 256)
+    assert features.isfinite().all()
+    torch.testing.assert_close(features[0], features[1])
+
+
+def test_what_shares_no_set_is_encoded_without():
+    encoder = make_encoder(
+        (Observation("at", (2,), "float32"),), EncoderOptions("entities"), normalise=False
+    )
+    assert encoder({"at": torch.ones(1, 2)}).tolist() == [[1, 1]]
+
+
+def test_normalisers_of_sets_count_in_the_entities_that_are_there():
+    seen = (BOXES, MASK, Observation("at", (1,), "float32"))
+    encoder = make_encoder(seen, EncoderOptions("entities"), normalise=True)
+    assert encoder.normalised() == ("at", "boxes", "boxes_mask")
+    boxes = torch.full((2, 3, 2), 1e9)
+    boxes[0, 0], boxes[1, 2] = torch.tensor([1.0, 5.0]), torch.tensor([3.0, 5.0])
+    mask = torch.tensor([[1, 0, 0], [0, 0, 1]], dtype=torch.int8)
+    obs = {"boxes": boxes, "boxes_mask": mask, "at": torch.tensor([[0.0], [2.0]])}
+    encoder.count_in(obs, lambda _: None)
+    kept = encoder.state_dict()
+    assert kept["entities.sets.0.normaliser.count"] == 2
+    assert kept["entities.sets.0.normaliser.mean"].tolist() == [2, 5]
+    assert kept["entities.sets.0.normaliser.var"].tolist() == [1, 0]
+    assert kept["parts.0.normaliser.mean"].tolist() == [1]

@@ -284,11 +284,15 @@ def test_ppo_offers_none_where_it_would_not_act_alike_or_not_faster() -> None:
     agent = AgentSpec((VECTOR,), Discrete(3))
     image = AgentSpec((Observation("obs", (84, 84, 1), "uint8"),), Discrete(3))
     shared = AgentSpec((VECTOR,), Discrete(3), central=(Observation("all", (2,), "float32"),))
+    entities = AgentSpec((Observation("boxes", (4, 3), "float32"),), Discrete(3))
     wide = AgentSpec((Observation("obs", (LARGEST_LAYER + 1,), "float32"),), Discrete(3))
     assert isinstance(PPOConfig(), HasSmallPolicy)
     assert PPOConfig().small_policy(image) is None
     assert PPOConfig().small_policy(wide) is None
     assert PPOConfig(memory="gru").small_policy(agent) is None
+    assert PPOConfig(memory="gtrxl").small_policy(agent) is None
+    assert PPOConfig(encoder="entities").small_policy(entities) is None
+    assert PPOConfig().small_policy(entities) is not None
     assert PPOConfig(network="nets:Own").small_policy(agent) is None
     assert PPOConfig(central_value=True).small_policy(shared) is None
     assert PPOConfig(hidden=(LARGEST_LAYER + 1,)).small_policy(agent) is None
