@@ -14,6 +14,7 @@ ENVS = {
 
 EXPERIMENTS = {
     "cartpole": "srl.experiments.cartpole:cartpole",
+    "cartpole-dqn": "srl.experiments.cartpole_dqn:cartpole_dqn",
     "acrobot": "srl.experiments.acrobot:acrobot",
     "half-cheetah": "srl.experiments.half_cheetah:half_cheetah",
     "pong": "srl.experiments.pong:pong",

@@ -66,7 +66,7 @@ class ActorCritic(nn.Module):
         seen = tuple(o for o in agent.observations if o is not mask)
         self.mask_name = None if mask is None else _checked_mask(agent, mask)
         encode = partial(make_encoder, options=encoder, normalise=normalise_observations)
-        self.encoder = encode(seen) if network is None else _make_network(network, seen)
+        self.encoder = encode(seen) if network is None else make_network(network, seen)
         num_features = self.encoder.num_features
         self.memory = None if memory is None else make_memory(memory, num_features)
         num_features = num_features if self.memory is None else self.memory.num_features
@@ -179,7 +179,8 @@ def _checked_mask(agent: AgentSpec, mask: Observation) -> str:
     return mask.name
 
 
-def _make_network(name: str, observations: Sequence[Observation]) -> Any:
+def make_network(name: str, observations: Sequence[Observation]) -> Any:
+    """A user's `Network`, by its name; raises ConfigError where it is none."""
     made = load_object(name)
     try:
         network = made(observations)

@@ -1,0 +1,502 @@
+"""Deep Q-learning (Mnih et al. 2015, https://doi.org/10.1038/nature14236) and what was added to it.
+
+Loss of a minibatch of windows, over the rows that are learned, with importance weights w:
+
+    mean w · ℓ(Q(s_t, a_t), R_t + γⁿ · Q⁻(s_{t+n}, a*))        ℓ: Huber's loss
+
+where R_t are the rewards of n steps, Q⁻ the target network, and a* the action that is best by Q⁻, or with
+`double` by Q (van Hasselt et al. 2016). Options, each alone or together:
+
+    dueling         values of state and actions in two streams (Wang et al. 2016)
+    n_step          returns of several steps
+    replay.kind     prioritised: windows with large errors are drawn more often (Schaul et al. 2016)
+    distribution    c51 (Bellemare et al. 2017) or quantiles (Dabney et al. 2018) of the return
+    noisy           noise in the weights explores (Fortunato et al. 2018)
+                    all of these: Rainbow (Hessel et al. 2018)
+    ladder          of each episode its own share of random actions (Ape-X, Horgan et al. 2018)
+    memory          windows are sequences, from a recorded state, after a burn-in, and with `rescale` the
+                    values of returns of any size (R2D2, Kapturowski et al. 2019)
+
+Recorded in every row: `action`; with a ladder or a memory also the state.
+
+Axes: `B` windows drawn, `b` of a minibatch, `R` rows of a window, `T` of them learned, `M` = `T·b`,
+`A` actions, `n` numbers for each (1, atoms or quantiles), `N` lanes that act.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srl.core.algorithm import Records
+from srl.core.collective import Collective
+from srl.core.compute import Compute
+from srl.core.env import AgentSpec, Discrete
+from srl.core.errors import ConfigError
+from srl.core.options import check_one_of, check_options
+from srl.core.replay import ReplayConfig, Window
+from srl.core.spec import Field, Spec
+from srl.nets.chunks import Chunks
+from srl.nets.encoder import EncoderKind, EncoderOptions
+from srl.nets.learner import NetworkLearner
+from srl.nets.memory import MemoryOptions
+from srl.nets.mlp import Activation
+from srl.nets.optimiser import Adam
+from srl.nets.policy import NetworkPolicy
+from srl.nets.q_network import QNetwork
+from srl.nets.tensors import array_of, tensor_of
+from srl.ops.q_values import (
+    categorical_projection,
+    importance_weights,
+    quantile_loss,
+    rescale,
+    unscale,
+)
+from srl.ops.returns import n_step_returns
+from srl.ops.schedules import Schedule, scheduled
+
+Distribution = Literal["none", "c51", "quantiles"]
+RecurrentKind = Literal["none", "lstm", "gru"]
+LADDER = Spec((Field("state.ladder", (), "float32", "chunk"),))
+"""Where on the ladder a lane stands in this episode, 0..1."""
+OUTCOMES = ("reward", "terminated", "truncated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig:
+    """Options of DQN."""
+
+    rollout: int = 16
+    """Steps of each lane in a block."""
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """What is kept, and how often it is learned from."""
+    learning_rate: float = 1e-3
+    """Step size of Adam."""
+    learning_rate_schedule: Schedule = "constant"
+    """Whether the step size stays, or falls to 0 over the run."""
+    discount: float = 0.99
+    """Discount of one step (γ)."""
+    n_step: int = 1
+    """Steps whose rewards are added up before a value is trusted."""
+    double: bool = True
+    """Choose the action by one network and value it by the other."""
+    dueling: bool = False
+    """Values of the state and of the actions in two streams."""
+    distribution: Distribution = "none"
+    """Learn the mean of the return, or its distribution: of fixed atoms (c51), or by quantiles."""
+    atoms: int = 51
+    """With a distribution: atoms or quantiles of each action."""
+    value_range: tuple[float, float] = (-10.0, 10.0)
+    """With c51: the lowest and the highest atom."""
+    noisy: float | None = None
+    """Scale of the noise in the weights to begin with, as 0.5; None: no noise."""
+    epsilon_start: float = 1.0
+    """Share of actions taken at random, at first."""
+    epsilon_end: float = 0.05
+    """Share of actions taken at random, at last."""
+    epsilon_fraction: float = 0.2
+    """Part of the run over which it falls to that."""
+    ladder: float = 0.0
+    """Every episode's own share of random actions is epsilon ** (1 + ladder · x), with x from 0 to 1."""
+    target_interval: int = 1
+    """Updates between two steps of the target network."""
+    target_rate: float = 0.005
+    """How far it goes to the network then: 1 copies it (τ)."""
+    huber: float = 1.0
+    """Errors up to this are squared, larger ones count linearly (not with a distribution)."""
+    max_grad_norm: float = 10.0
+    """Longer gradients are scaled down to this norm."""
+    rescale: bool = False
+    """Learn values of returns squashed by h(x) = sign(x)(√(|x| + 1) − 1) + x/1000."""
+    network: str | None = None
+    """Your own encoder of observations, module:Object or file.py:Object; None: by their shapes."""
+    encoder: EncoderKind = "nature"
+    """Images by Nature's network or by IMPALA's deeper resnet; entities: sets of them."""
+    hidden: tuple[int, ...] = (128, 128)
+    """Layer sizes of each stream."""
+    activation: Activation = "relu"
+    """Nonlinearity of these layers."""
+    memory: RecurrentKind = "none"
+    """A recurrent layer after the encoder."""
+    memory_size: int = 64
+    """Numbers it remembers."""
+    chunk: int = 16
+    """With a memory: rows of a window that are learned; rollout is a multiple of it."""
+    burn_in: int = 0
+    """With a memory: rows before these that bring it up to date with the newest weights."""
+    priority_mix: float = 0.9
+    """With a memory: the priority of a window is this times its largest error, and the rest its mean."""
+    adam_epsilon: float = 1e-8
+    """Adam's ε."""
+
+    def __post_init__(self) -> None:
+        counts = ("rollout", "n_step", "target_interval", "memory_size", "chunk")
+        check_options(self, ">= 1", lambda x: x >= 1, *counts)
+        check_options(self, ">= 2", lambda x: x >= 2, "atoms")
+        positive = ("learning_rate", "huber", "max_grad_norm", "noisy", "adam_epsilon")
+        check_options(self, "> 0", lambda x: x > 0, *positive)
+        check_options(self, ">= 0", lambda x: x >= 0, "ladder", "burn_in")
+        shares = ("discount", "epsilon_start", "epsilon_end", "priority_mix", "target_rate")
+        check_options(self, "in 0..1", lambda x: 0 <= x <= 1, *shares, "epsilon_fraction")
+        check_options(self, "sizes >= 1", lambda sizes: all(n >= 1 for n in sizes), "hidden")
+        check_options(self, "two numbers, rising", lambda x: x[0] < x[1], "value_range")
+        check_one_of(self, get_args(Distribution), "distribution")
+        check_one_of(self, get_args(RecurrentKind), "memory")
+        check_one_of(self, get_args(Activation), "activation")
+        check_one_of(self, get_args(Schedule), "learning_rate_schedule")
+        if self.memory == "none":
+            check_options(self, "0 without algorithm.memory", lambda x: x == 0, "burn_in")
+        else:
+            divisor = f"a divisor of algorithm.rollout ({self.rollout})"
+            check_options(self, divisor, lambda x: self.rollout % x == 0, "chunk")
+        if self.rescale and self.distribution != "none":
+            raise ConfigError(
+                "algorithm.rescale is of plain values: not with algorithm.distribution"
+            )
+        if self.replay.kind == "fifo":
+            raise ConfigError(
+                "algorithm.replay.kind fifo is not for DQN: use uniform or prioritised"
+            )
+
+    @property
+    def window(self) -> Window:
+        """One row and n more, or a chunk of rows with what comes before and after."""
+        if self.memory == "none":
+            return Window(ahead=self.n_step)
+        return Window(self.chunk, self.n_step, self.burn_in, stride=self.chunk)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows that are learned together."""
+        return self.replay.drawn * self.window.length
+
+    def records(self, agent: AgentSpec) -> Records:
+        """The action; the state of the memory, and the place on the ladder."""
+        if not isinstance(agent.action, Discrete):
+            kind = type(agent.action).__name__
+            raise ConfigError(
+                f"algorithm dqn values every choice of one Discrete action, and this agent's are {kind}: "
+                "use sac or td3 for real numbers (Box), ppo for several choices (MultiDiscrete)"
+            )
+        memory = self.memory_options()
+        state = Spec(()) if memory is None else memory.state
+        if self.ladder:
+            state += LADDER
+        return Records(Spec((agent.action.field,)), state, 1 if memory is None else self.chunk)
+
+    def memory_options(self) -> MemoryOptions | None:
+        """What the memory is, if there is one."""
+        return None if self.memory == "none" else MemoryOptions(self.memory, self.memory_size)
+
+    def make_policy(self, agent: AgentSpec, *, seed: int, compute: Compute) -> "DQNPolicy":
+        """A policy with fresh weights."""
+        return DQNPolicy(self, agent, seed=seed, compute=compute)
+
+    def make_learner(
+        self, agent: AgentSpec, *, seed: int, compute: Compute, ranks: Collective
+    ) -> "DQN":
+        """A learner with fresh weights, one of several that learn together."""
+        return DQN(self, agent, seed=seed, compute=compute, ranks=ranks)
+
+
+class DQNPolicy(NetworkPolicy[QNetwork]):
+    """Takes the best action by the network, or now and then any."""
+
+    def __init__(self, config: DQNConfig, agent: AgentSpec, *, seed: int, compute: Compute) -> None:
+        def make_network() -> QNetwork:
+            return QNetwork(
+                agent,
+                network=config.network,
+                encoder=EncoderOptions(config.encoder),
+                hidden=config.hidden,
+                activation=config.activation,
+                memory=config.memory_options(),
+                dueling=config.dueling,
+                noise=config.noisy,
+                numbers=1 if config.distribution == "none" else config.atoms,
+                epsilon=0.0 if config.noisy else config.epsilon_start,
+                compute=compute,
+            )
+
+        super().__init__(make_network, agent, config.records(agent), seed=seed, compute=compute)
+        self._config = config
+        lowest, highest = config.value_range
+        self.support = torch.linspace(lowest, highest, config.atoms, device=self.device)
+        """The atoms of c51."""
+
+    def expected(self, values: Tensor) -> Tensor:
+        """Means, `[M, A]`, of what the network says, `[M, A, n]`."""
+        if self._config.distribution == "c51":
+            return values.softmax(-1) @ self.support
+        return values.mean(-1)
+
+    def _draw(self, num_lanes: int) -> dict[str, Tensor]:
+        network, generator = self.network, self.generator
+        drawn = {"random": torch.rand(num_lanes, network.num_actions + 2, generator=generator)}
+        if network.num_noise:
+            drawn["noise"] = torch.randn(num_lanes, network.num_noise, generator=generator)
+        return drawn
+
+    def _sample(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        action, state = self._best(inputs)
+        any_action, explore, place = inputs["random"].split([self.network.num_actions, 1, 1], -1)
+        epsilon = self.network.epsilon
+        if self._config.ladder:
+            stands = torch.where(inputs["first"], place[:, 0], inputs["state.ladder"])
+            epsilon = epsilon ** (1 + self._config.ladder * stands)
+            state["state.ladder"] = stands
+        other = self.network.best(any_action, inputs)
+        return {"action": torch.where(explore[:, 0] < epsilon, other, action), **state}
+
+    def _take_best(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        action, state = self._best(inputs)
+        if self._config.ladder:
+            state["state.ladder"] = inputs["state.ladder"]
+        return {"action": action, **state}
+
+    def _best(self, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        values, state = self.network(*self.observed(inputs), noise=inputs.get("noise"))
+        return self.network.best(self.expected(values), inputs), state
+
+
+class Windows(NamedTuple):
+    """All that was drawn."""
+
+    batch: Mapping[str, np.ndarray]
+    chunks: Chunks
+    weights: Tensor
+    """`[B]` importance weights."""
+    sums: np.ndarray
+    """`[T, B]` rewards of n steps; so are those that follow."""
+    discounts: np.ndarray
+    """Of the value after them."""
+    ends: np.ndarray
+    """The rows after them."""
+    known: np.ndarray
+    """Whether there is something to learn."""
+
+
+class Minibatch(NamedTuple):
+    """What is learned of `b` windows, `[M]` each."""
+
+    values: Tensor
+    """`[M, A, n]`, by the network."""
+    action: Tensor
+    """`[M, 1]`"""
+    returns: Tensor
+    """Rewards of n steps."""
+    discounts: Tensor
+    """Of the value after them."""
+    next_values: Tensor
+    """`[M, A, n]`, after them, by the network; where the choice is the target's own, by that."""
+    next_targets: Tensor
+    """`[M, A, n]`, by the target network."""
+    next_obs: dict[str, Tensor]
+    weight: Tensor
+    """Importance weights; 0 where there is nothing to learn."""
+
+
+class DQN(NetworkLearner[DQNPolicy]):
+    """Learns a DQNPolicy from windows of a replay buffer."""
+
+    def __init__(
+        self, config: DQNConfig, agent: AgentSpec, *, seed: int, compute: Compute, ranks: Collective
+    ) -> None:
+        policy = DQNPolicy(config, agent, seed=seed, compute=compute)
+        super().__init__(policy, seed=seed, ranks=ranks)
+        self.config = config
+        self.priorities = np.zeros(0)
+        """Of the windows learned last, `[B]`."""
+        self._agent = agent
+        self._recorded = replace(policy.records, burn_in=config.burn_in)
+        self._adam = Adam(policy.network, epsilon=config.adam_epsilon)
+        self.target = deepcopy(policy.network).requires_grad_(False)
+        self.keep(adam=self._adam.tensors, target=self.target.state_dict())
+
+    def loss(self, rows: Minibatch) -> tuple[Tensor, Tensor]:
+        """The loss of each row, and its error for priorities, `[M]` each."""
+        config, expected = self.config, self.policy.expected
+        best = self.policy.network.best(expected(rows.next_values), rows.next_obs)
+        taken = rows.values.gather(1, _of_action(rows.action, rows.values)).squeeze(1)
+        after = rows.next_targets.gather(1, _of_action(best[:, None], rows.values)).squeeze(1)
+        if config.distribution == "c51":
+            target = categorical_projection(
+                after.softmax(-1), rows.returns, rows.discounts, support=self.policy.support
+            )
+            loss = -(target * taken.log_softmax(-1)).sum(-1)
+            return loss, loss.detach()
+        if config.distribution == "quantiles":
+            target = rows.returns[:, None] + rows.discounts[:, None] * after
+            loss = quantile_loss(taken, target)
+            return loss, (target.mean(-1) - taken.detach().mean(-1)).abs()
+        value = unscale(after[:, 0]) if config.rescale else after[:, 0]
+        target = rows.returns + rows.discounts * value
+        error = (rescale(target) if config.rescale else target) - taken[:, 0]
+        size = error.abs()
+        huber = torch.where(size <= config.huber, 0.5 * error.square(), config.huber * size)
+        linear = 0.5 * config.huber**2 * (size > config.huber)
+        return huber - linear, size.detach()
+
+    def learn(self, batch: Mapping[str, np.ndarray], progress: float) -> dict[str, float]:
+        """Learn `replay.steps` minibatches of windows."""
+        config = self.config
+        learning_rate = scheduled(config.learning_rate, config.learning_rate_schedule, progress)
+        self._explore(progress)
+        windows = self._windows(batch, progress)
+        parts = np.array_split(np.arange(windows.chunks.num_lanes), config.replay.steps)
+        counts = torch.tensor([float(windows.known[:, part].sum()) for part in parts])
+        self.ranks.sum_(counts)
+        self.priorities = np.zeros(windows.chunks.num_lanes)
+        rate = torch.tensor(learning_rate, device=self.policy.device)
+        table = [
+            self._step(windows, part, count.to(rate.device), rate)
+            for part, count in zip(parts, counts.clamp(min=1), strict=True)
+        ]
+        loss, error, value, norm = torch.stack(table).mean(0).tolist()
+        return {
+            "loss": loss,
+            "td_error": error,
+            "value": value,
+            "grad_norm": norm,
+            "epsilon": float(self.policy.network.epsilon),
+            "learning_rate": learning_rate,
+            "train_samples": float(counts.sum()),
+        }
+
+    def _windows(self, batch: Mapping[str, np.ndarray], progress: float) -> Windows:
+        """What was drawn, with the returns of its rows."""
+        config = self.config
+        learned = {name: batch[name][config.burn_in :] for name in (*OUTCOMES, "valid", "acting")}
+        beta = 0.0
+        if config.replay.kind == "prioritised":
+            beta = config.replay.importance_exponent
+            beta += (1 - beta) * progress
+        returns = n_step_returns(
+            *(learned[name] for name in OUTCOMES),
+            valid=learned["valid"],
+            acting=learned["acting"],
+            steps=config.n_step,
+            gamma=config.discount,
+        )
+        device = self.policy.device
+        return Windows(
+            batch,
+            Chunks(batch, self._agent, self._recorded, device),
+            importance_weights(tensor_of(batch["chance"], device), beta),
+            *returns,
+        )
+
+    def _step(
+        self, windows: Windows, part: np.ndarray, count: Tensor, learning_rate: Tensor
+    ) -> Tensor:
+        """Learn this rank's windows of a minibatch of `count` rows; loss, error, value and norm."""
+        rows = self._read(windows, part)
+        known = tensor_of(windows.known[:, part], self.policy.device)
+        self._adam.zero_grad()
+        loss, error = self.loss(rows)
+        total = (rows.weight * loss).sum() / count
+        total.backward()
+        self.ranks.sum_(self._adam.gradient)
+        norm = self._adam.clip(self.config.max_grad_norm)
+        self._adam.step(learning_rate)
+        self.updates += 1
+        if not self.updates % self.config.target_interval:
+            self._follow()
+        error = error.reshape(known.shape) * known
+        mix, learned = self.config.priority_mix, known.sum(0).clamp(min=1)
+        priority = mix * error.amax(0) + (1 - mix) * error.sum(0) / learned
+        self.priorities[part] = array_of(priority)
+        with torch.no_grad():
+            value = self.policy.expected(rows.values).mean()
+            measured = torch.stack([total.detach(), error.sum() / count])
+            self.ranks.sum_(measured)
+            return torch.cat([measured, torch.stack([value, norm])])
+
+    def _read(self, windows: Windows, part: np.ndarray) -> Minibatch:
+        """What both networks say of some windows, and what came of their actions."""
+        device, burn_in, batch = self.policy.device, self.config.burn_in, windows.batch
+        ends, names = windows.ends[:, part], self._agent.observation_names
+        length, count = ends.shape
+
+        def observe(time: np.ndarray) -> dict[str, Tensor]:
+            rows = (time * windows.chunks.num_lanes + part).reshape(-1)
+            return windows.chunks.observe(tensor_of(rows, device), names)
+
+        def flat(array: np.ndarray) -> Tensor:
+            return tensor_of(array[:, part].reshape(-1), device)
+
+        next_obs = observe(burn_in + ends)
+        memory = self.policy.network.memory
+        if memory is None:
+            first = torch.zeros(1, count, dtype=torch.bool, device=device)
+            values = self._judge(self.policy.network, observe(np.zeros((1, 1), int)), first)
+            with torch.no_grad():
+                next_targets = next_values = self._judge(self.target, next_obs, first)
+                if self.config.double:
+                    next_values = self._judge(self.policy.network, next_obs, first)
+        else:
+            obs = observe(np.arange(len(batch["first"]))[:, None])
+            first = tensor_of(batch["first"][:, part], device)
+            state = {name: tensor_of(batch[name][0][part], device) for name in memory.names}
+            judged = self._judge(self.policy.network, obs, first, state)
+            values = judged[: length * count]
+            place = tensor_of((ends * count + np.arange(count)).reshape(-1), device)
+            with torch.no_grad():
+                targets = self._judge(self.target, obs, first, state)
+                next_targets = next_values = targets.index_select(0, place)
+                if self.config.double:
+                    next_values = judged.detach().index_select(0, place)
+        return Minibatch(
+            values,
+            flat(batch["action"][burn_in : burn_in + length]).unsqueeze(1),
+            flat(windows.sums),
+            flat(windows.discounts),
+            next_values,
+            next_targets,
+            next_obs,
+            flat(windows.known) * windows.weights[tensor_of(part, device)].repeat(length),
+        )
+
+    def _judge(
+        self,
+        network: QNetwork,
+        obs: dict[str, Tensor],
+        first: Tensor,
+        state: Mapping[str, Tensor] = {},
+    ) -> Tensor:
+        """What a network says of rows after the burn-in, with noise of their own."""
+        burn_in = self.config.burn_in
+        noise = self._noise((len(first) - burn_in) * first.shape[1])
+        return network(obs, first, state, burn_in, noise=noise)[0]
+
+    def _noise(self, num_rows: int) -> Tensor | None:
+        width = self.policy.network.num_noise
+        if not width:
+            return None
+        noise = torch.randn(num_rows, width, generator=self.generator)
+        return noise.to(self.policy.device)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Bring the target network closer."""
+        online = self.policy.network.parameters()
+        for target, weight in zip(self.target.parameters(), online, strict=True):
+            target.lerp_(weight, self.config.target_rate)
+
+    @torch.no_grad()
+    def _explore(self, progress: float) -> None:
+        """Let actors take as many actions at random as it is time for."""
+        config = self.config
+        if config.noisy is None:
+            done = min(1.0, progress / max(config.epsilon_fraction, 1e-9))
+            epsilon = config.epsilon_start + (config.epsilon_end - config.epsilon_start) * done
+            self.policy.network.epsilon.fill_(epsilon)
+
+
+def _of_action(action: Tensor, values: Tensor) -> Tensor:
+    """Where the numbers of actions, `[M, 1]`, are among `values`, `[M, A, n]`."""
+    return action.unsqueeze(-1).expand(-1, 1, values.shape[-1])
