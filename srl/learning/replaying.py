@@ -44,7 +44,7 @@ class Replaying:
         self._is_full = False
 
     def rebase(self, version: int) -> None:
-        """Go on from a recovered version."""
+        """Go on from a recovered version; the buffer stays what it is."""
         self._version = version
         self._dealt = None
 
@@ -110,6 +110,8 @@ class Replaying:
     def load(self, state: Mapping[str, np.ndarray], version: int, *, with_blocks: bool) -> None:
         """Take over what `save` returned."""
         self.rebase(version)
+        if not state:
+            return  # of another, or from before there was a buffer: it fills anew
         self.replay.load(subset(state, "replay."), continues=with_blocks)
         self._base_blocks = self.replay.limiter.inserted // self._block_rows
         if not with_blocks:

@@ -159,7 +159,8 @@ class Trainer:
         self.version, self._env_steps, self._train_samples = (int(n) for n in state["counters"])
         if "skipped" in state:  # not in checkpoints from before there was such a count
             self._guard.load(state["skipped"])
-        staged = subset(state, "staging.")
+        # what rank 0 has saved of its share is not of the others
+        staged = {} if self._ranks.rank else subset(state, "staging.")
         has_blocks = self._saves_staged and bool(staged)
         self._staging.load(staged, self.version, with_blocks=has_blocks)
 
