@@ -149,14 +149,34 @@ class _RelativeAttention(nn.Module):
         query = seen[:, -len(ages) :] @ self.query
         by_content = split_heads(query + self.content_bias, self.heads)
         by_distance = split_heads(query + self.distance_bias, self.heads)
-        key, value = (split_heads(seen @ weight, self.heads) for weight in (self.key, self.value))
         distance = split_heads(distances @ self.distance, self.heads)
-        scores = by_content @ key.transpose(-2, -1)
         of_ages = by_distance @ distance.transpose(-2, -1)  # [N, h, K, P + 1]
-        index = ages.clamp(0, len(distances) - 1).expand_as(scores)
-        scores = scores + of_ages.gather(-1, index)
-        weights = attention_weights(scores, query.shape[-1] // self.heads, visible[:, None])
-        return merge_heads(weights @ value) @ self.output
+        index = ages.clamp(0, len(distances) - 1).expand(*of_ages.shape[:2], -1, -1)
+        scores = self._by_keys(by_content, seen) + of_ages.gather(-1, index)
+        weights = attention_weights(scores, by_content.shape[-1], visible[:, None])
+        return merge_heads(self._of_values(weights, seen)) @ self.output
+
+    def _by_keys(self, query: Tensor, seen: Tensor) -> Tensor:
+        """Each query, `[N, h, K, d]`, times the keys of the rows `seen`: `[N, h, K, S]`."""
+        if not self._is_few(query):
+            return query @ split_heads(seen @ self.key, self.heads).transpose(-2, -1)
+        turned = torch.einsum("nhkd,hxd->nhkx", query, split_heads(self.key, self.heads))
+        scores = turned.flatten(1, 2) @ seen.transpose(1, 2)
+        return scores.unflatten(1, query.shape[1:3])
+
+    def _of_values(self, weights: Tensor, seen: Tensor) -> Tensor:
+        """The values of the rows `seen` by their weights, `[N, h, K, S]`: `[N, h, K, d]`."""
+        if not self._is_few(weights):
+            return weights @ split_heads(seen @ self.value, self.heads)
+        sums = (weights.flatten(1, 2) @ seen).unflatten(1, weights.shape[1:3])
+        return torch.einsum("nhkx,hxd->nhkd", sums, split_heads(self.value, self.heads))
+
+    def _is_few(self, rows: Tensor) -> bool:
+        """Whether so few rows look, as when acting, that turning what they ask is cheaper.
+
+        That is, than turning every row they see into a key and a value: the product is the same.
+        """
+        return rows.shape[1] * rows.shape[2] < len(self.key)
 
 
 class Gate(nn.Module):
