@@ -36,6 +36,7 @@ SETS = {
         "gru": f"{RECALL} --algorithm.memory gru",
         "lstm": f"{RECALL} --algorithm.memory lstm",
         "gru, burn-in of 8": f"{RECALL} --algorithm.memory gru --algorithm.burn-in 8",
+        "gtrxl": f"{RECALL} --algorithm.memory gtrxl --launcher inline",
         "no memory": f"{RECALL} --algorithm.memory none",
     },
     "half-cheetah": {"half-cheetah": "train half-cheetah"},

@@ -10,6 +10,7 @@ import pytest
         "checkpoints.md",
         "first-run.md",
         "many-agents.md",
+        "networks.md",
         pytest.param("not-finite.md", marks=pytest.mark.filterwarnings("ignore::RuntimeWarning")),
         "recurrent-policies.md",
         "write-an-algorithm.md",
