@@ -94,6 +94,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "evaluation__episodes": 8,
         },
     ),
+    "recall, gtrxl": (
+        "auditing",
+        RECALL
+        | {
+            "seed": 19,
+            "stop__env_steps": 1_000,
+            "max_staleness": 0,
+            "algorithm__memory": "gtrxl",
+            "algorithm__memory_length": 5,
+        },
+    ),
     "turns": ("auditing", TOY | {"seed": 16, "env__name": "toy/turns"}),
     "mortal, evaluator": (
         "auditing",
