@@ -33,6 +33,7 @@ TRANSFORMERS = [
     | {"chunk": chunk, "burn_in": burn_in}
     for chunk, burn_in, length in ((4, 0, 6), (4, 3, 2), (2, 5, 3), (8, 0, 8))
 ]
+SLOW = pytest.param(TRANSFORMERS[1], marks=pytest.mark.slow)
 
 
 def make(agent, ranks=None, **options):
@@ -238,7 +239,7 @@ def test_a_network_of_the_user_takes_the_place_of_the_encoder(tmp_path):
         )
 
 
-@pytest.mark.parametrize("memory", [{}, MEMORIES[0], MEMORIES[5]], ids=str)
+@pytest.mark.parametrize("memory", [{}, MEMORIES[0], MEMORIES[5], SLOW], ids=str)
 def test_two_ranks_equal_one_on_the_same_blocks(memory):
     """100 updates with invalid rows, PopArt, normalised observations and KL stop; 1/4 and 3/4."""
     whole = Whole(make_learner(Alone(), **memory), updates=100)

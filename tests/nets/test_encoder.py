@@ -117,3 +117,6 @@ def test_normalisers_of_sets_count_in_the_entities_that_are_there():
     assert kept["entities.sets.0.normaliser.mean"].tolist() == [2, 5]
     assert kept["entities.sets.0.normaliser.var"].tolist() == [1, 0]
     assert kept["parts.0.normaliser.mean"].tolist() == [1]
+    before = {name: x.clone() for name, x in kept.items() if name.startswith("entities.sets")}
+    encoder.count_in(obs | {"boxes_mask": mask * 0}, lambda _: None)
+    assert all(torch.equal(encoder.state_dict()[name], x) for name, x in before.items())
