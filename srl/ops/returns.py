@@ -42,6 +42,52 @@ def generalised_advantages(
         Advantages `[T, B]` float32, and `[T, B]` bool: whether they are known. They are not on rows
         that are not acted on, and where a lane acts again only after the last row.
     """
+    advantages, _, known = advantages_and_errors(
+        rewards,
+        values,
+        terminated,
+        truncated,
+        valid=valid,
+        acting=acting,
+        gamma=gamma,
+        decay=gamma * gae_lambda,
+    )
+    return advantages, known
+
+
+def advantages_and_errors(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    *,
+    valid: np.ndarray,
+    acting: np.ndarray,
+    gamma: float,
+    decay: float,
+    weights: np.ndarray | None = None,
+    traces: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The recursion of all such estimates, over the rows at which a lane acts.
+
+    A_t = δ_t + decay·continuation_t·E_{t+1}  and  E_t = w_t·δ_t + c_t·decay·continuation_t·E_{t+1}
+
+    Args:
+        rewards: `[T, B]` float32.
+        values: `[T+1, B]` float32, as above.
+        terminated: `[T, B]` bool.
+        truncated: `[T, B]` bool.
+        valid: `[T+1, B]` bool.
+        acting: `[T+1, B]` bool.
+        gamma: discount of one step.
+        decay: of errors, each step.
+        weights: `[T, B]` float32, w; None: all 1.
+        traces: `[T, B]` float32, c; None: all 1.
+
+    Returns:
+        Advantages A and errors E of the values, `[T, B]` float32, and where they are known, as
+        above: elsewhere both are 0.
+    """
     check_rank(2, rewards=rewards, values=values)
     check_same_shape(rewards=rewards, terminated=terminated, truncated=truncated)
     check_same_shape(values=values, valid=valid, acting=acting)
@@ -50,29 +96,32 @@ def generalised_advantages(
             f"values must have one row more than rewards {list(rewards.shape)}, "
             f"their shape is {list(values.shape)}"
         )
-    discount, decay = np.float32(gamma), np.float32(gamma * gae_lambda)
-    advantages = np.zeros_like(rewards)
+    discount, shrink = np.float32(gamma), np.float32(decay)
+    advantages, errors = np.zeros_like(rewards), np.zeros_like(rewards)
     known = np.zeros(rewards.shape, np.bool_)
     ended = terminated | truncated
     acts = valid & acting
     waits = valid & ~acting
-    # What follows a row: rewards until the lane acts next, and value and advantage there.
+    # What follows a row: rewards until the lane acts next, and value and error there.
     paid = np.zeros(rewards.shape[1], np.float32)
-    value, advantage = values[-1], paid
+    value, error = values[-1], paid
     is_known = ~waits[-1]
     for t in reversed(range(len(rewards))):
         paid = rewards[t] + np.where(ended[t], 0, paid)
         value = np.where(terminated[t], 0, np.where(truncated[t], values[t + 1], value))
-        advantage = np.where(ended[t], 0, advantage)
+        later = shrink * np.where(ended[t], 0, error)
         is_known = is_known | ended[t]
-        estimate = paid + discount * value - values[t] + decay * advantage
+        delta = paid + discount * value - values[t]
         known[t] = acts[t] & is_known
-        advantages[t] = np.where(known[t], estimate, 0)
+        advantages[t] = np.where(known[t], delta + later, 0)
+        weighed = delta if weights is None else weights[t] * delta
+        traced = later if traces is None else traces[t] * later
+        errors[t] = np.where(known[t], weighed + traced, 0)
         paid = np.where(waits[t], paid, 0)
         value = np.where(waits[t], value, values[t])
-        advantage = np.where(waits[t], advantage, advantages[t])
+        error = np.where(waits[t], error, errors[t])
         is_known = is_known | ~waits[t]
-    return advantages, known
+    return advantages, errors, known
 
 
 def n_step_returns(
