@@ -101,8 +101,7 @@ class PPO(OnPolicyLearner[PPOConfig]):
         """This rank's part of the loss of a minibatch of `count` rows, and what to report, all `[]`."""
         config, learned, mask = self.config, rows.fields, rows.mask
         clip, old_log_prob = settings["clip"], learned["log_prob"]
-        burn_in = self.policy.records.burn_in
-        distribution, value, _ = self.policy.network(rows.obs, rows.first, rows.state, burn_in)
+        distribution, value = self._shown(rows)
         log_prob = distribution.log_prob(learned["action"])
         entropy = masked_mean(distribution.entropy(), mask, count)
         policy_loss = clipped_policy_loss(

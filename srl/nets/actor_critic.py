@@ -103,12 +103,34 @@ class ActorCritic(nn.Module):
             Of the other rows: the distribution of the actions, and values `[M]` in the units of
             `normalise_value`; the state after the last row.
         """
+        acting, value, after = self.bodies(obs, first, state, burn_in)
+        return self.head(acting, obs), value, after
+
+    def bodies(
+        self,
+        obs: Mapping[str, Tensor],
+        first: Tensor,
+        state: Mapping[str, Tensor],
+        burn_in: int = 0,
+        *,
+        detach_value: bool = False,
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Like `forward`, but the actor's features `[M, D]` instead of the distribution.
+
+        With `detach_value` no gradient of the values flows into what actor and critic share.
+        """
         features, after = self._features(obs, first, state, burn_in)
-        learned = burn_in * first.shape[1]
-        allowed = None if self.mask_name is None else obs[self.mask_name][learned:]
         with self._precision:
             acting = self.actor(features)
-        return self.policy_head(acting.float(), allowed), self._value(obs, features, learned), after
+        judged = features.detach() if detach_value else features
+        return acting.float(), self._value(obs, judged, burn_in * first.shape[1]), after
+
+    def head(self, acting: Tensor, obs: Mapping[str, Tensor]) -> Distribution:
+        """The distribution of the actions by the actor's features; `obs` may begin with a burn-in."""
+        if self.mask_name is None:
+            return self.policy_head(acting, None)
+        allowed = obs[self.mask_name]
+        return self.policy_head(acting, allowed[len(allowed) - len(acting) :])
 
     def value(
         self, obs: Mapping[str, Tensor], first: Tensor, state: Mapping[str, Tensor]

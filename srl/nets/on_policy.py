@@ -24,15 +24,18 @@ from srl.core.collective import Collective
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.options import check_one_of, check_options
+from srl.nets.actor_critic import ActorCritic
 from srl.nets.actor_critic_policy import ActorCriticConfig, ActorCriticPolicy
 from srl.nets.chunks import Chunks
 from srl.nets.graphs import GraphedByShape
 from srl.nets.learner import NetworkLearner
 from srl.nets.optimiser import Adam
 from srl.nets.tensors import array_of, tensor_of
+from srl.ops.distributions import Distribution
 from srl.ops.normalise import Moments, moments_of, normalise
 from srl.ops.returns import generalised_advantages
 from srl.ops.schedules import Schedule, scheduled
+from srl.ops.vtrace import vtrace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +168,8 @@ class OnPolicyLearner(NetworkLearner[ActorCriticPolicy], Generic[ConfigT]):
         self._epochs, self._target_kl = epochs, target_kl
         self._adam = Adam(self._trained(), epsilon=config.adam_epsilon)
         self.keep(adam=self._adam.tensors)
+        self._most_chunks = -(-config.minibatch_size // policy.records.chunk)
+        """Of a minibatch."""
         self._size: int | None = None
         """Chunks of every minibatch, where they must be equally many."""
         if compute.compile:
@@ -172,7 +177,7 @@ class OnPolicyLearner(NetworkLearner[ActorCriticPolicy], Generic[ConfigT]):
         on_gpu = self.policy.device.type == "cuda"
         self._is_graph = on_gpu and config.memory == "none" and ranks.size == 1
         if self._is_graph or compute.compile:
-            self._size = self._chunks_of_minibatch()
+            self._size = self._most_chunks
         self._descend = self._descending(self.loss, self.measured)
 
     def _trained(self) -> nn.Module:
@@ -189,6 +194,12 @@ class OnPolicyLearner(NetworkLearner[ActorCriticPolicy], Generic[ConfigT]):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """This rank's part of the loss of a minibatch of `count` rows, and what is `measured`."""
 
+    def _shown(self, rows: Minibatch) -> tuple[Distribution, Tensor]:
+        """Of the M rows: the distribution of their actions, and values as the critic predicts."""
+        burn_in = self.policy.records.burn_in
+        distribution, value, _ = self.policy.network(rows.obs, rows.first, rows.state, burn_in)
+        return distribution, value
+
     def settings(self, progress: float) -> dict[str, float]:
         """Numbers of the loss that follow a schedule."""
         config = self.config
@@ -197,11 +208,20 @@ class OnPolicyLearner(NetworkLearner[ActorCriticPolicy], Generic[ConfigT]):
 
     def learn(self, batch: Mapping[str, np.ndarray], progress: float) -> dict[str, float]:
         """Learn one batch; losses and KL reported are those of the last epoch done."""
+        chunks = Chunks(batch, self._agent, self.policy.records, self.policy.device)
+        return self._learn(chunks, batch, self._estimate(chunks, batch), progress)
+
+    def _learn(
+        self,
+        chunks: Chunks,
+        batch: Mapping[str, np.ndarray],
+        estimate: Estimate,
+        progress: float,
+    ) -> dict[str, float]:
+        """Learn one batch by what was estimated of it."""
         config, device = self.config, self.policy.device
         values = self.settings(progress)
         metrics = {"learning_rate": values["learning_rate"], "train_samples": 0.0}
-        chunks = Chunks(batch, self._agent, self.policy.records, device)
-        estimate = self._estimate(chunks, batch)
         advantages, known = estimate.advantage, estimate.known
         learned = tensor_of(estimate.target[known], device)
         moments = moments_of(tensor_of(advantages[known], device), self.ranks.sum_)
@@ -250,6 +270,60 @@ class OnPolicyLearner(NetworkLearner[ActorCriticPolicy], Generic[ConfigT]):
         """`[1, B]`: values of the row after the last, by the weights of now."""
         with torch.inference_mode():
             return array_of(self.policy.network.value(*chunks.last(batch)))[None]
+
+    def _recompute(
+        self, network: ActorCritic, chunks: Chunks, batch: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`[T, B]` each: log-probabilities of recorded actions, and values, by the weights of now.
+
+        Of all rows: final observations have values too.
+        """
+        device = self.policy.device
+        recorded = chunks.learned(batch["action"])
+        action = tensor_of(recorded.reshape(-1, *recorded.shape[2:]), device)
+        found = torch.empty(2, len(action), device=device)
+        with torch.no_grad():
+            for part in torch.arange(chunks.num_chunks, device=device).split(self._most_chunks):
+                index = padded(part, self._size)
+                distribution, value, _ = network(*chunks.read(index), chunks.burn_in)
+                rows = chunks.rows(index)  # the first chunk, repeated, gets the same again
+                found[0, rows] = distribution.log_prob(action[rows])
+                found[1, rows] = network.denormalise_value(value)
+        log_prob, value = array_of(found).reshape(2, *recorded.shape[:2])
+        return log_prob, value
+
+    def _vtrace(
+        self,
+        chunks: Chunks,
+        batch: Mapping[str, np.ndarray],
+        log_prob: np.ndarray,
+        value: np.ndarray,
+        *,
+        weight_clip: float,
+        trace_clip: float,
+    ) -> Estimate:
+        """V-trace estimates of the policy that gives recorded actions `log_prob`, by its values.
+
+        A row has one field more: `weight`, its ratio of probabilities, clipped.
+        """
+        behaviour, burn_in = chunks.learned(batch["log_prob"]), self.policy.records.burn_in
+        # beyond, clips decide; rows that nobody acts on may be anywhere
+        ratios = np.exp(np.clip(log_prob - behaviour, -20, 20))
+        targets, advantages, known = vtrace(
+            ratios,
+            chunks.learned(batch["reward"]),
+            np.concatenate([value, self._last_value(chunks, batch)]),
+            chunks.learned(batch["terminated"]),
+            chunks.learned(batch["truncated"]),
+            valid=batch["valid"][burn_in:],
+            acting=batch["acting"][burn_in:],
+            gamma=self.config.discount,
+            trace_lambda=self.config.gae_lambda,
+            weight_clip=weight_clip,
+            trace_clip=trace_clip,
+        )
+        weight = np.minimum(ratios, np.float32(weight_clip))
+        return Estimate(advantages, targets, known, {"weight": weight})
 
     def _explained_variance(self, returns: Tensor, errors: Moments) -> float:
         """Share of the variance of the returns that the values explain, over all ranks."""
@@ -325,6 +399,3 @@ class OnPolicyLearner(NetworkLearner[ActorCriticPolicy], Generic[ConfigT]):
         """Chunks in random order, in `num_parts` parts; some are empty where there are too few."""
         order = torch.randperm(len(chunks), generator=self.generator).to(chunks.device)
         return chunks[order].tensor_split(num_parts)
-
-    def _chunks_of_minibatch(self) -> int:
-        return -(-self.config.minibatch_size // self.policy.records.chunk)

@@ -50,6 +50,10 @@ class Categorical:
         """`[N]` entropies."""
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
 
+    def divergence(self, other: "Categorical") -> Tensor:
+        """`[N]`: KL(self ‖ other)."""
+        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(-1)
+
 
 class MultiCategorical:
     """Several independent choices; an action is `[N, K] int64`."""
@@ -82,6 +86,11 @@ class MultiCategorical:
         """`[N]` entropies."""
         return torch.stack([choice.entropy() for choice in self.choices]).sum(0)
 
+    def divergence(self, other: "MultiCategorical") -> Tensor:
+        """`[N]`: KL(self ‖ other)."""
+        pairs = zip(self.choices, other.choices, strict=True)
+        return torch.stack([mine.divergence(its) for mine, its in pairs]).sum(0)
+
 
 class DiagonalGaussian:
     """Independent normal numbers; an action is `[N, *shape] float32`."""
@@ -113,6 +122,12 @@ class DiagonalGaussian:
     def entropy(self) -> Tensor:
         """`[N]` entropies."""
         return (self.log_std + HALF_LOG_TAU + 0.5).sum().expand(len(self.mean))
+
+    def divergence(self, other: "DiagonalGaussian") -> Tensor:
+        """`[N]`: KL(self ‖ other)."""
+        apart = (self.mean - other.mean).square() + (2 * self.log_std).exp()
+        each = other.log_std - self.log_std + 0.5 * apart * (-2 * other.log_std).exp() - 0.5
+        return each.reshape(len(each), -1).sum(-1)
 
 
 def draw_noise(action: ActionSpace, num_rows: int, generator: torch.Generator) -> Tensor:

@@ -27,6 +27,25 @@ def masked_mean(x: Tensor, mask: Tensor | None, count: float | Tensor) -> Tensor
     return x.sum() / count
 
 
+def policy_gradient_loss(
+    log_prob: Tensor, advantage: Tensor, *, mask: Tensor | None = None, count: float | Tensor
+) -> Tensor:
+    """Minus the mean of log π(a|s)·A: its gradient is the policy gradient, negated.
+
+    Args:
+        log_prob: `[M]` float32, of the recorded actions under the current policy.
+        advantage: `[M]` float32; no gradient flows into it.
+        mask: `[M]` bool, or None for all rows.
+        count: how many rows the mean is over.
+
+    Returns:
+        `[]` float32.
+    """
+    check_rank(1, log_prob=log_prob)
+    check_same_shape(log_prob=log_prob, advantage=advantage)
+    return -masked_mean(log_prob * advantage.detach(), mask, count)
+
+
 def clipped_policy_loss(
     log_prob: Tensor,
     old_log_prob: Tensor,

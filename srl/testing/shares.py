@@ -21,6 +21,7 @@ from srl.core.collective import Alone, Collective
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.learning.parallel import BetweenHosts, TrainerGroup
+from srl.nets.on_policy import OnPolicyLearner
 from srl.testing.batches import record_batches
 from srl.transport.listener import address_of, listen
 
@@ -47,7 +48,7 @@ _OPTIONS: dict[str, Any] = {
 class Whole:
     """What one learner did with all of some batches: with invalid rows, statistics and a KL stop."""
 
-    def __init__(self, learner: PPO, updates: int) -> None:
+    def __init__(self, learner: OnPolicyLearner[Any], updates: int) -> None:
         """Learn at least so many updates."""
         self.batches: list[Arrays] = []
         self.samples: list[float] = []
@@ -86,7 +87,7 @@ def make_learner(ranks: Collective, **options: Any) -> PPO:
     return config.make_learner(AGENT, seed=0, compute=Compute(), ranks=ranks)
 
 
-def learn_share(whole: Whole, learner: PPO, rank: int) -> None:
+def learn_share(whole: Whole, learner: OnPolicyLearner[Any], rank: int) -> None:
     """Learn one of two shares of the same batches, in the same minibatches."""
     orders = iter(whole.dealt)
     low, high = _BORDERS[rank : rank + 2]

@@ -57,6 +57,35 @@ def test_gaussian_equals_torch(shape):
     assert distribution.mode() is mean
 
 
+def test_divergences_equal_those_of_torch():
+    logits, others = torch.randn(2, 4, 5, generator=generator())
+    found = Categorical(logits).divergence(Categorical(others))
+    twins = oracle.Categorical(logits=logits), oracle.Categorical(logits=others)
+    torch.testing.assert_close(found, oracle.kl_divergence(*twins))
+    both = MultiCategorical(logits, (2, 3)).divergence(MultiCategorical(others, (2, 3)))
+    parts = [
+        Categorical(logits[:, x]).divergence(Categorical(others[:, x]))
+        for x in (slice(2), slice(2, 5))
+    ]
+    torch.testing.assert_close(both, parts[0] + parts[1])
+    (mean, other), std = torch.randn(2, 4, 3, generator=generator()), torch.tensor([0.5, 1.0, 2.0])
+    found = DiagonalGaussian(mean, std.log()).divergence(DiagonalGaussian(other, -std.log()))
+    twins = oracle.Normal(mean, std), oracle.Normal(other, 1 / std)
+    torch.testing.assert_close(found, oracle.kl_divergence(*twins).sum(-1))
+
+
+def test_divergence_is_finite_where_choices_are_forbidden():
+    allowed = torch.tensor([[True, False, True]])
+    logits = torch.zeros(1, 3, requires_grad=True)
+    old = Categorical(torch.tensor([[1.0, 2.0, 3.0]]), allowed)
+    divergence = old.divergence(Categorical(logits, allowed))
+    divergence.sum().backward()
+    chance = 1 / (1 + math.exp(2))
+    expected = chance * math.log(2 * chance) + (1 - chance) * math.log(2 * (1 - chance))
+    assert divergence.item() == pytest.approx(expected, rel=1e-5)
+    assert torch.isfinite(logits.grad).all()
+
+
 def test_gaussian_samples_by_its_moments():
     noise = draw_noise(Box((1,), (-1.0,), (1.0,)), 20000, generator())
     sample = DiagonalGaussian(torch.full((20000, 1), 2.0), torch.tensor([0.5]).log()).sample(noise)

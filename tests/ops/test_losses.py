@@ -6,10 +6,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srl.core.errors import SpecError
-from srl.ops.losses import approximate_kl, clipped_policy_loss, masked_mean, value_loss
+from srl.ops.losses import (
+    approximate_kl,
+    clipped_policy_loss,
+    masked_mean,
+    policy_gradient_loss,
+    value_loss,
+)
 
 RATIOS = torch.tensor([1.5, 1.5, 0.5, 0.5, 5.0])
 ADVANTAGES = torch.tensor([1.0, -1.0, 1.0, -1.0, -2.0])
+
+
+def test_policy_gradient_by_hand():
+    log_prob = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
+    advantage = torch.tensor([2.0, -1.0, 5.0])
+    mask = torch.tensor([True, True, False])
+    loss = policy_gradient_loss(log_prob, advantage, mask=mask, count=4)
+    assert loss.item() == pytest.approx(-(-2.0 + 2.0) / 4)
+    loss.backward()
+    assert log_prob.grad is not None
+    assert log_prob.grad.tolist() == [-0.5, 0.25, 0.0]
 
 
 def test_policy_loss_by_hand():
