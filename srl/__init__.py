@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from srl.core.version import VERSION
 
 if TYPE_CHECKING:
-    from srl.api import LoadedPolicy, Run, evaluate_run, load, play_run, resume, train
+    from srl.api import LoadedPolicy, Run, evaluate_run, export_run, load, play_run, resume, train
 
 __version__ = VERSION
 __all__ = [
     "LoadedPolicy",
     "Run",
     "evaluate_run",
+    "export_run",
     "load",
     "play_run",
     "resume",

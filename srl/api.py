@@ -41,8 +41,10 @@ from srl.learning.checkpoint import (
     read_checkpoint,
     trainers_only,
 )
+from srl.rollout.match import Player
 from srl.telemetry.sinks import check_metrics
 from srl.telemetry.view import Silent, View
+from srl.tools.export import Exported, check_export, write_policy
 from srl.tools.video import Video, check_video
 
 
@@ -291,12 +293,43 @@ def load(
         policy: its name, where a run has several.
         version: a number or a tag of a version it kept; without one, its newest checkpoint.
     """
+    player = _find_player(path, policy, version)
+    return LoadedPolicy(player.policy, player.agent)
+
+
+def export_run(
+    path: Path | str,
+    *,
+    format: str,  # noqa: A002 - its name on the command line
+    out: Path | str | None = None,
+    policy: str | None = None,
+    version: str | int | None = None,
+) -> Exported:
+    """Write a policy of a run as a file that takes the best actions without SRL.
+
+    Args:
+        path: the run folder.
+        format: `onnx`, for ONNX Runtime, or `torch`, for `torch.export.load`.
+        out: an .onnx or .pt2 file; `policy.onnx` or `policy.pt2` in the run folder where not given.
+        policy: its name, where a run has several; otherwise the first that learns.
+        version: a number or a tag of a version it kept; without one, its newest checkpoint.
+
+    Raises:
+        ConfigError: where the format's packages are missing, or the policy cannot be exported.
+    """
+    target = check_export(Path(path), format, None if out is None else Path(out))
+    player = _find_player(path, policy, version)
+    return write_policy(player.policy, player.agent, format, target)
+
+
+def _find_player(path: Path | str, policy: str | None, version: str | int | None) -> Player:
+    """The policy of that name, or the first that learns."""
     folder, experiment, plan = open_run(Path(path))
     players = {p.name: p for p in load_players(experiment, plan, folder, version) if p.counts}
     name = next(iter(players)) if policy is None else policy
     if name not in players:
         raise ConfigError(f"{path} has no policy {name!r}, but {', '.join(players)}")
-    return LoadedPolicy(players[name].policy, players[name].agent)
+    return players[name]
 
 
 def _to_arguments(options: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line: srl train, resume, eval, play, versions, list, explain, check-env, bench, ...
+"""The command line: srl train, resume, eval, play, versions, export, list, explain, check-env, bench, ...
 
 Exit codes: 0 ended as asked; 1 the return asked for was not reached, doctor found something to do,
 or a failure did not come again; 2 bad input, nothing was started; 3 the run failed, or the env breaks its contract; 130 Ctrl-C.
@@ -25,6 +25,8 @@ usage: srl COMMAND ...
                           play it an episode after the other, and film it
   srl versions RUN [--newest N] [--where "eval_return > 100"] [--tag NAME=V] [--policy NAME]
                           the versions a run kept; with --tag, keep one by a name
+  srl export RUN --format onnx|torch [--out F.onnx|F.pt2] [--version V|TAG] [--policy NAME]
+                          the best actions of a policy as a file that needs no SRL
   srl list                experiments and env families
   srl explain NAME [--a.b value ...]
                           the workers, streams and memory of an experiment
@@ -178,6 +180,20 @@ def _versions(words: list[str]) -> int:
     return 0
 
 
+def _export(words: list[str]) -> int:
+    from srl import api
+    from srl.core.errors import ConfigError
+
+    path, words = _first(words, "srl export RUN --format onnx|torch")
+    known = {"format": str, "out": str, "version": str, "policy": str}
+    options = _options(words, "srl export", known)
+    if "format" not in options:
+        raise ConfigError("srl export needs --format onnx or --format torch")
+    written = api.export_run(path, **options)
+    sys.stdout.write(f"{written}\n")
+    return 0
+
+
 def _list(words: list[str]) -> int:
     from srl import catalog
     from srl.core.errors import ConfigError
@@ -278,6 +294,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": _eval,
     "play": _play,
     "versions": _versions,
+    "export": _export,
     "list": _list,
     "explain": _explain,
     "inspect": _inspect,

@@ -3,11 +3,15 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
+import srl
 from srl import cli
 
 ROOT = Path(__file__).parents[1]
@@ -52,3 +56,24 @@ def test_own_everything_is_resumed_exactly(tmp_path: Path) -> None:
 def test_both_launchers_are_shown() -> None:
     assert any("--launcher inline" in command for command in COMMANDS)
     assert any("--launcher local" in command for command in COMMANDS)
+
+
+def test_exported_policy_plays_without_srl_and_without_torch(tmp_path: Path) -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    words = "train cartpole --launcher inline --stop.env-steps 3000 --evaluation.episodes 1"
+    run(words.split(), tmp_path / "run")
+    file = tmp_path / "policy.onnx"
+    assert cli.main(["export", str(tmp_path / "run"), "--format", "onnx", "--out", str(file)]) == 0
+    example = ROOT / "examples" / "export" / "play.py"
+    code = f"""import runpy, sys; sys.argv[1:] = [{str(file)!r}]; runpy.run_path({str(example)!r})
+assert not {{"srl", "torch"}} & sys.modules.keys()"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    policy, env = srl.load(tmp_path / "run"), gymnasium.make("CartPole-v1")
+    observation, _ = env.reset(seed=0)
+    total, is_over = 0.0, False
+    while not is_over:
+        observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
+        total, is_over = total + float(reward), terminated or truncated
+    assert done.stdout == f"return {total:g}\n"

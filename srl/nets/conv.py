@@ -52,8 +52,9 @@ class ConvNet(nn.Module):
         self._channels_first, channels, height, width = image_size(shape)
         layers = NATURE if min(height, width) >= SMALLEST_FOR_NATURE else SMALL
         _, kernel, stride, padding = layers[0]
-        self._folds = self._channels_first and (stride, padding) == (_FOLD, 0)
-        self._folds &= not (kernel % _FOLD or height % _FOLD or width % _FOLD)
+        self.folds = self._channels_first and (stride, padding) == (_FOLD, 0)
+        self.folds &= not (kernel % _FOLD or height % _FOLD or width % _FOLD)
+        """Whether bytes on a CPU are folded; not so in exported policies: ONNX cannot say it."""
         self.layers = nn.ModuleList()
         self._layers: list[tuple[nn.Conv2d, int, int]] = []
         for num_outputs, kernel, stride, padding in layers:
@@ -74,7 +75,7 @@ class ConvNet(nn.Module):
         """
         x = moved_channels(images, self._channels_first)
         is_bytes = images.dtype == torch.uint8
-        folds = self._folds and is_bytes and x.device.type == "cpu"
+        folds = self.folds and is_bytes and x.device.type == "cpu"
         # moved while they are bytes, and not divided: that would be one more pass over all pixels
         x = _folded(x) if folds else x.contiguous(memory_format=torch.channels_last)
         x = x.to(layer_dtype(x.device))

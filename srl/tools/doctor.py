@@ -29,6 +29,7 @@ EXTRAS = {
     "pettingzoo": "pettingzoo",
     "minigrid": "minigrid",
     "video": "imageio",
+    "onnx": "onnxscript",
     "ray": "ray",
     "lz4": "lz4",
     "wandb": "wandb",
