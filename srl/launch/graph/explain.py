@@ -35,6 +35,11 @@ def explain(experiment: Experiment[Any]) -> str:
         layout = route.layout()
         rows = route.batch * route.rollout * route.lanes
         batch = f"  batch: {route.batch} blocks = {rows} rows"
+        if route.replay is not None:
+            where = "in a file" if route.replay.is_file else "in memory"
+            batch = (
+                f"  replay: {route.replay.rows} rows, {route.replay.nbytes / 1e6:.1f} MB {where}"
+            )
         lines += [
             "",
             f"policy {route.policy}",

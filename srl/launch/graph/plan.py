@@ -604,9 +604,12 @@ def _memory_in_words(route: RoutePlan, experiment: Experiment[Any]) -> str:
     actors, block = experiment.actors, route.layout().nbytes
     ranks = experiment.num_ranks
     needed = block_arena_bytes(route.layout(), actors.count, route.slots, ranks) / 1e6
+    why = (
+        f"[(max-staleness {experiment.max_staleness} + 1) x {route.batch} blocks a batch / "
+        f"{actors.count} actors] "
+    )
     return (
         f"{actors.count} actors x ({actors.groups} groups being filled + "
-        f"{route.slots - actors.groups - 1} waiting [(max-staleness {experiment.max_staleness}"
-        f" + 1) x {route.batch} blocks a batch / {actors.count} actors] + 1) "
+        f"{route.slots - actors.groups - 1} waiting {'' if route.replay else why}+ 1) "
         f"x {block / 1e6:.3f} MB a block = {needed:.2f} MB"
     )

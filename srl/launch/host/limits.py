@@ -41,6 +41,8 @@ class Need:
     """Shared memory, exactly."""
     workers: int
     """Memory of the worker processes, at least."""
+    replay: int = 0
+    """Of that, for replay buffers in memory, and for what of them is being saved."""
     disk: int
     """A checkpoint, and what the run writes besides, at least."""
     much_disk: int
@@ -85,7 +87,6 @@ def needs(plan: Plan, experiment: Experiment[Any], *, is_new: bool = True) -> Ne
     replays = [route.replay for route in plan.learning if route.replay]
     saved = sum(replay.nbytes for replay in replays if replay.is_saved)
     checkpoint = 3 * weights + saved + (shared if experiment.launcher == "inline" else 0)
-    files = sum(r.nbytes for r in replays if r.is_file and not r.folder)
     in_memory = sum(replay.nbytes for replay in replays if not replay.is_file)
     kept = (experiment.checkpoint.keep + 2) * checkpoint + (
         experiment.evaluation.keep + 2
@@ -93,8 +94,9 @@ def needs(plan: Plan, experiment: Experiment[Any], *, is_new: bool = True) -> Ne
     need = Need(
         shared=shared,
         workers=sum(_learner_bytes(route) for route in plan.learning) + in_memory + saved,
-        disk=checkpoint + files + MB,
-        much_disk=(kept if is_new else 2 * checkpoint) + files + _LOG_BYTES,
+        replay=in_memory + saved,
+        disk=checkpoint + MB,
+        much_disk=(kept if is_new else 2 * checkpoint) + _LOG_BYTES,
     )
     if experiment.launcher == "inline":  # in this process, which has all that it needs
         return need
@@ -171,6 +173,8 @@ def check_host(
     if experiment.launcher == "local":
         check_sockets()
     need = needs(plan, experiment, is_new=is_new)
+    if experiment.launcher != "ray":  # there, trainers are on other hosts
+        _check_replay(plan, folder, need.disk)
     if experiment.launcher == "ray":  # of this host it needs the run folder only
         return _check_disk(need, read_host(folder), folder)
     return check(need, read_host(folder), shared_memory_in_words(plan, experiment), folder)
@@ -192,6 +196,9 @@ def _check_memory(need: Need, host: Host, shared_in_words: str) -> list[str]:
         "use fewer --actors.count or --actors.envs, a shorter --algorithm.rollout or a lower "
         "--max-staleness"
     )
+    if need.replay:
+        words += f" ({_mb(need.replay)} of it for replay buffers)"
+        advice = "use a smaller --algorithm.replay.capacity, or --algorithm.replay.storage file"
     if host.memory is not None:
         there = f"{_mb(host.memory)} are available"
         if host.memory_limit is not None:
@@ -224,6 +231,23 @@ def _check_numbers(need: Need, host: Host) -> list[str]:
             "raise that, or use fewer --actors.count"
         )
     return []
+
+
+def _check_replay(plan: Plan, folder: Path, run_bytes: int) -> None:
+    """Raise ConfigError where the file of a replay buffer has no room beside what the run writes."""
+    for route in plan.learning:
+        replay = route.replay
+        if replay is None or not replay.is_file:
+            continue
+        place = Path(replay.folder) if replay.folder else folder
+        free, _ = _disk(place)
+        needed = replay.nbytes + (0 if replay.folder else run_bytes)
+        if free is not None and needed > free:
+            raise ConfigError(
+                f"the replay buffer of policy {route.policy!r} needs {_mb(replay.nbytes)} in a file of "
+                f"{place}, whose disk has {_mb(free)} left: use a smaller --algorithm.replay.capacity, or "
+                "another --algorithm.replay.folder"
+            )
 
 
 def _check_disk(need: Need, host: Host, folder: Path) -> list[str]:

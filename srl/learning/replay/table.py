@@ -18,7 +18,7 @@ import numpy as np
 
 from srl.core.arrays import Arrays
 from srl.core.block import HEAD, Block, Layout, aligned
-from srl.core.errors import CheckpointError
+from srl.core.errors import CheckpointError, WorkerError
 from srl.core.replay import DRAWN, Window
 from srl.core.spec import Field, Spec
 
@@ -224,10 +224,16 @@ def _in_memory(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 def _in_file(folder: Path, num_bytes: int) -> Allocate:
     """Arrays in one file without a name, which is gone when nobody uses it any more."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        os.posix_fallocate(file.fileno(), 0, num_bytes)  # a disk that is too small is found here
-        buffer = np.frombuffer(mmap.mmap(file.fileno(), num_bytes), np.uint8)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, num_bytes)  # or it would be found while it runs
+            buffer = np.frombuffer(mmap.mmap(file.fileno(), num_bytes), np.uint8)
+    except OSError as error:
+        raise WorkerError(
+            f"a replay buffer of {num_bytes / 1e6:.0f} MB cannot be laid into a file of {folder}: {error}; "
+            "use a smaller --algorithm.replay.capacity, or another --algorithm.replay.folder"
+        ) from error
     start = 0
 
     def take(shape: tuple[int, ...], dtype: str) -> np.ndarray:
