@@ -10,18 +10,15 @@ once, and its minibatches (by default there is one) should be few. How a batch i
 `srl/nets/on_policy.py`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from srl.core.collective import Collective
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec
-from srl.nets.chunks import Chunks
-from srl.nets.on_policy import Estimate, Minibatch, OnPolicyConfig, OnPolicyLearner, Settings
+from srl.nets.on_policy import Minibatch, OnPolicyConfig, OnPolicyLearner, Settings
 from srl.ops.losses import masked_mean, policy_gradient_loss, value_loss
 
 
@@ -49,11 +46,6 @@ class A2C(OnPolicyLearner[A2CConfig]):
     """Learns an actor-critic by the policy gradient."""
 
     measured = ("policy_loss", "value_loss", "entropy", "log_prob_drift")
-
-    def _estimate(self, chunks: Chunks, batch: Mapping[str, np.ndarray]) -> Estimate:
-        """Generalised advantages, and returns."""
-        advantages, known = self._advantages(chunks, batch)
-        return Estimate(advantages, advantages + chunks.learned(batch["value"]), known)
 
     def loss(
         self, rows: Minibatch, settings: Settings, count: Tensor

@@ -121,11 +121,6 @@ class PPG(OnPolicyLearner[PPGConfig]):
         clip = scheduled(self.config.clip, self.config.clip_schedule, progress)
         return super().settings(progress) | {"clip": clip}
 
-    def _estimate(self, chunks: Chunks, batch: Mapping[str, np.ndarray]) -> Estimate:
-        """Generalised advantages, and returns."""
-        advantages, known = self._advantages(chunks, batch)
-        return Estimate(advantages, advantages + chunks.learned(batch["value"]), known)
-
     def learn(self, batch: Mapping[str, np.ndarray], progress: float) -> dict[str, float]:
         """Learn one batch, and those before it again where an auxiliary phase is due."""
         chunks = Chunks(batch, self._agent, self.policy.records, self.policy.device)

@@ -11,11 +11,9 @@ where A are generalised advantages and R = A + V_old(s). Recorded in every row: 
 How a batch is learned, with or without a memory, by one or several trainers: `srl/nets/on_policy.py`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,8 +21,7 @@ from srl.core.collective import Collective
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.options import check_one_of, check_options
-from srl.nets.chunks import Chunks
-from srl.nets.on_policy import Estimate, Minibatch, OnPolicyConfig, OnPolicyLearner, Settings
+from srl.nets.on_policy import Minibatch, OnPolicyConfig, OnPolicyLearner, Settings
 from srl.ops.losses import approximate_kl, clipped_policy_loss, masked_mean, value_loss
 from srl.ops.schedules import Schedule, scheduled
 
@@ -89,11 +86,6 @@ class PPO(OnPolicyLearner[PPOConfig]):
         """Learning rate and clip."""
         clip = scheduled(self.config.clip, self.config.clip_schedule, progress)
         return super().settings(progress) | {"clip": clip}
-
-    def _estimate(self, chunks: Chunks, batch: Mapping[str, np.ndarray]) -> Estimate:
-        """Generalised advantages, and returns."""
-        advantages, known = self._advantages(chunks, batch)
-        return Estimate(advantages, advantages + chunks.learned(batch["value"]), known)
 
     def loss(
         self, rows: Minibatch, settings: Settings, count: Tensor

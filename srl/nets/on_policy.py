@@ -4,7 +4,8 @@ A batch is learned in chunks of `K` rows in time: one row without a memory, `chu
 over which gradients flow back, after a burn-in that only brings the memory up to date. Several
 trainers learn one batch together: each its share of every minibatch, and every sum is over all.
 
-An algorithm says what it estimates of a batch (`_estimate`) and the loss of a minibatch (`loss`).
+An algorithm says the loss of a minibatch (`loss`) and, where these are not generalised advantages, what it
+estimates of a batch (`_estimate`).
 
 Axes: `T` rows in time, `B` lanes, `Q` chunks of a batch, `m` chunks and `M` = `K·m` rows of a
 minibatch.
@@ -184,9 +185,10 @@ class OnPolicyLearner(NetworkLearner[ActorCriticPolicy], Generic[ConfigT]):
         """What the optimiser changes."""
         return self.policy.network
 
-    @abstractmethod
     def _estimate(self, chunks: Chunks, batch: Mapping[str, np.ndarray]) -> Estimate:
-        """Advantages and targets of a batch."""
+        """Generalised advantages, and returns."""
+        advantages, known = self._advantages(chunks, batch)
+        return Estimate(advantages, advantages + chunks.learned(batch["value"]), known)
 
     @abstractmethod
     def loss(
