@@ -15,6 +15,10 @@ ENVS = {
 EXPERIMENTS = {
     "cartpole": "srl.experiments.cartpole:cartpole",
     "cartpole-dqn": "srl.experiments.cartpole_dqn:cartpole_dqn",
+    "cartpole-a2c": "srl.experiments.cartpole_on_policy:cartpole_a2c",
+    "cartpole-appo": "srl.experiments.cartpole_on_policy:cartpole_appo",
+    "cartpole-impala": "srl.experiments.cartpole_on_policy:cartpole_impala",
+    "cartpole-ppg": "srl.experiments.cartpole_on_policy:cartpole_ppg",
     "acrobot": "srl.experiments.acrobot:acrobot",
     "half-cheetah": "srl.experiments.half_cheetah:half_cheetah",
     "pong": "srl.experiments.pong:pong",

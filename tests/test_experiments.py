@@ -93,6 +93,15 @@ def test_cartpole_is_solved(topology: str, seed: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("launcher", ["inline", "local"])
+@pytest.mark.parametrize("name", [x for x in catalog.EXPERIMENTS if x.startswith("cartpole-")])
+def test_cartpole_is_solved_by_other_algorithms(name: str, launcher: str, tmp_path: Path) -> None:
+    run = srl.train(name, launcher=launcher, seed=1, out=str(tmp_path / "run"))
+    assert run.summary["eval_return"] >= 475
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("launcher", ["inline", "local"])
 def test_acrobot_is_solved(launcher: str, tmp_path: Path) -> None:
     run = srl.train("acrobot", launcher=launcher, seed=1, out=str(tmp_path / "run"))
     assert run.summary["eval_return"] >= -100

@@ -65,6 +65,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gym/ALE/Pong-v5": {"env__options": '{"obs_type": "ram"}'},
     "half-cheetah": {"env__options": '{"max_episode_steps": 25}'},  # of 1000: some end
     "toy/match": {"env__options": '{"agents": 2, "central": true}'},
+    "cartpole-ppg": {"algorithm__auxiliary_every": 3},
 }
 """What an experiment needs, or shows more with."""
 

@@ -193,6 +193,23 @@ def test_minibatches_padded_to_one_size_give_the_same_weights(name, memory):
     assert apart(plain.policy.weights(), padded.policy.weights()) < 1e-5
 
 
+@pytest.mark.parametrize("memory", [{}, MEMORY], ids=["plain", "memory"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_stacks_masks_and_what_envs_share_are_learned_from(name, memory):
+    seen = (Observation("obs", (4,), "float32", stack=3), Observation("action_mask", (3,), "bool"))
+    agent = AgentSpec(seen, Discrete(3), (Observation("state", (2,), "float32"),))
+    options = NORMALISED | memory | {"central_value": True}
+    a, b = make(name, agent, seed=1, **options), make(name, agent, seed=2, **options)
+    batches = record_batches(a.policy, agent, rollout=T, lanes=B, agents=2, blocks=4, end=0.3)
+    a.learn(batches[0], 0.0)
+    b.load(a.save())
+    for batch in batches[1:]:
+        metrics = a.learn(batch, 0.0)
+        assert metrics == b.learn(batch, 0.0)
+        assert np.isfinite(list(metrics.values())).all()
+    assert_equal(a.save(), b.save())
+
+
 SHARED = NORMALISED | {"minibatch_size": T * B // 4, "max_grad_norm": 0.3, "learning_rate": 3e-3}
 
 
