@@ -1,4 +1,4 @@
-"""The command line: srl train, resume, eval, play, versions, export, list, explain, check-env, bench, ...
+"""The command line: srl train, resume, eval, play, versions, export, compare, list, explain, check-env, bench, ...
 
 Exit codes: 0 ended as asked; 1 the return asked for was not reached, doctor found something to do,
 or a failure did not come again; 2 bad input, nothing was started; 3 the run failed, or the env breaks its contract; 130 Ctrl-C.
@@ -27,6 +27,9 @@ usage: srl COMMAND ...
                           the versions a run kept; with --tag, keep one by a name
   srl export RUN --format onnx|torch [--out F.onnx|F.pt2] [--version V|TAG] [--policy NAME]
                           the best actions of a policy as a file that needs no SRL
+  srl compare RUN ... [--at ENV_STEPS] [--by a.b,...] [--scales F.json] [--json F] [--out FOLDER]
+                          which method is better, and how sure that is; RUN: a run folder, or a
+                          folder of them; --out: plots
   srl list                experiments and env families
   srl explain NAME [--a.b value ...]
                           the workers, streams and memory of an experiment
@@ -194,6 +197,12 @@ def _export(words: list[str]) -> int:
     return 0
 
 
+def _compare(words: list[str]) -> int:
+    from srl.tools.compare.command import main as run
+
+    return run(words)
+
+
 def _list(words: list[str]) -> int:
     from srl import catalog
     from srl.core.errors import ConfigError
@@ -295,6 +304,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "play": _play,
     "versions": _versions,
     "export": _export,
+    "compare": _compare,
     "list": _list,
     "explain": _explain,
     "inspect": _inspect,

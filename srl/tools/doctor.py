@@ -30,6 +30,7 @@ EXTRAS = {
     "minigrid": "minigrid",
     "video": "imageio",
     "onnx": "onnxscript",
+    "plots": "matplotlib",
     "ray": "ray",
     "lz4": "lz4",
     "wandb": "wandb",
