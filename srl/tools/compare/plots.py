@@ -29,7 +29,7 @@ def write_plots(folder: Path, report: Mapping[str, Any]) -> list[Path]:
     tasks, overall = report["tasks"], report["overall"]
     methods = list(dict.fromkeys(m for task in tasks.values() for m in task["methods"]))
     colours = {method: COLOURS[i % len(COLOURS)] for i, method in enumerate(methods)}
-    fields = dict(tasks) | ({} if overall is None else {"all tasks": overall})
+    fields = dict(tasks) | ({} if overall is None else {"all tasks, scaled": overall})
     curves = {name: task["curve"] for name, task in tasks.items() if task["curve"] is not None}
     score = "return" if report["at"] is None else f"return at {report['at']:,} steps"
     drawn: list[tuple[str, Mapping[str, Any], Callable[..., None]]] = [

@@ -132,7 +132,8 @@ class _Facts:
     def of(self, methods: Mapping[str, Scores]) -> dict[str, Any]:
         """Of the scores of each method, task by task."""
         every = np.concatenate([x for scores in methods.values() for x in scores])
-        thresholds = np.linspace(every.min(), every.max(), _THRESHOLDS)
+        margin = 0.05 * (np.ptp(every) or 1.0)  # so that profiles begin at 1 and end at 0
+        thresholds = np.linspace(every.min() - margin, every.max() + margin, _THRESHOLDS)
         statistics = {"iqm": interquartile_mean, "mean": mean, "median": median}
         return {
             "methods": {

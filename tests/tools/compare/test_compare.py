@@ -71,6 +71,10 @@ def test_methods_are_told_apart_by_what_differs(make, tmp_path, capsys):
     assert 1 <= low < 3 < high <= 6
     pairs = {(p["of"], p["over"]): p["value"] for p in report["tasks"][task]["improvement"]}
     assert pairs == pytest.approx({(B, A): 6 / 9, (A, B): 3 / 9})
+    shown = report["tasks"][task]["profile"]
+    for line in shown["methods"].values():
+        assert (line["value"][0], line["value"][-1]) == (1, 0)
+        assert all(low <= high for low, high in zip(line["low"], line["high"], strict=True))
     assert report["overall"] is None
     out = capsys.readouterr().out
     assert out.index(B) < out.index(A), "the best is named first"
