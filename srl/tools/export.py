@@ -107,14 +107,18 @@ def _write_onnx(
 ) -> None:
     import torch
 
-    made = torch.onnx.export(
-        program,
-        (),
-        input_names=list(inputs),
-        output_names=list(outputs),
-        dynamo=True,
-        verbose=False,
-    )
+    try:
+        made = torch.onnx.export(
+            program,
+            (),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamo=True,
+            verbose=False,
+        )
+    except Exception as error:
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise ConfigError(f"ONNX cannot say what the policy does: {reason}; try torch") from error
     assert made is not None
     made.save(path)
 

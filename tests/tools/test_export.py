@@ -219,6 +219,23 @@ class Undecided(nn.Module):
         return obs["obs"] * (2 if float(obs["obs"].sum()) > 0 else 1)
 
 
+class Bits(Undecided):
+    """A network that ONNX has no words for."""
+
+    def forward(self, obs):
+        return obs["obs"].view(torch.int32).float()
+
+
+def test_network_that_onnx_cannot_say_is_refused(tmp_path):
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package)
+    agent = AgentSpec((VECTOR,), Discrete(2))
+    policy = make_policy(agent, {"network": f"{__file__}:Bits"})
+    with pytest.raises(ConfigError, match=r"ONNX cannot say what the policy does: .*view"):
+        write_policy(policy, agent, "onnx", tmp_path / "policy.onnx")
+    assert not list(tmp_path.iterdir())
+
+
 def test_network_that_torch_cannot_follow_is_refused(tmp_path):
     agent = AgentSpec((VECTOR,), Discrete(2))
     policy = make_policy(agent, {"network": f"{__file__}:Undecided"})
