@@ -9,12 +9,16 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from srl.core.env import ActionSpace, Box, Discrete
 from srl.core.errors import SpecError
-from srl.ops.checks import check_rank
+from srl.ops.checks import check_rank, check_same_shape
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+LOG_2 = math.log(2)
+_ALMOST_1 = 1 - 2**-24
+"""The largest float32 below 1: what lies on a bound has no log-density, and is taken to be next to it."""
 
 
 class Categorical:
@@ -128,6 +132,64 @@ class DiagonalGaussian:
         apart = (self.mean - other.mean).square() + (2 * self.log_std).exp()
         each = other.log_std - self.log_std + 0.5 * apart * (-2 * other.log_std).exp() - 0.5
         return each.reshape(len(each), -1).sum(-1)
+
+
+class SquashedGaussian:
+    """Independent normal numbers u, squashed by tanh between bounds; an action is `[N, A] float32`.
+
+    log π(a) = Σ log N(u) − log(1 − tanh²u) − log((high − low) / 2), and 1 − tanh²u = 4 / (eᵘ + e⁻ᵘ)², of
+    which the logarithm is exact for any u: 2 · (log 2 − u − softplus(−2u)).
+    """
+
+    __slots__ = ("bounds", "log_std", "mean")
+
+    def __init__(
+        self, mean: Tensor, log_std: Tensor, bounds: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        """Means of u and the logarithms of their standard deviations, `[N, A]` each.
+
+        `bounds` are the lowest and the highest action, `[A]` each; None: -1 and 1.
+        """
+        check_rank(2, mean=mean)
+        check_same_shape(mean=mean, log_std=log_std)
+        self.mean, self.log_std = mean.float(), log_std.float()
+        self.bounds = bounds
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """`[N, A]` actions by `noise` of that shape."""
+        return self._squash(self.mean + self.log_std.exp() * noise)
+
+    def draw(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """`[N, A]` actions by `noise`, and `[N]` their log-densities; both can be differentiated."""
+        u = self.mean + self.log_std.exp() * noise
+        return self._squash(u), self._log_density(u, noise)
+
+    def mode(self) -> Tensor:
+        """`[N, A]`: the squashed means, the medians of the actions."""
+        return self._squash(self.mean)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """`[N]` log-densities of `action`, `[N, A]`."""
+        if self.bounds is not None:
+            low, high = self.bounds
+            action = (2 * action - low - high) / (high - low)
+        u = action.clamp(-_ALMOST_1, _ALMOST_1).atanh()
+        return self._log_density(u, (u - self.mean) * (-self.log_std).exp())
+
+    def _squash(self, u: Tensor) -> Tensor:
+        if self.bounds is None:
+            return u.tanh()
+        low, high = self.bounds
+        return 0.5 * (low + high + (high - low) * u.tanh())
+
+    def _log_density(self, u: Tensor, z: Tensor) -> Tensor:
+        """Of u, `[N, A]`, whose distance from the mean is z standard deviations."""
+        constant = HALF_LOG_TAU + 2 * LOG_2
+        each = 2 * (u + softplus(-2 * u)) - 0.5 * z.square() - self.log_std - constant
+        if self.bounds is not None:
+            low, high = self.bounds
+            each = each - (0.5 * (high - low)).log()
+        return each.sum(-1)
 
 
 def draw_noise(action: ActionSpace, num_rows: int, generator: torch.Generator) -> Tensor:

@@ -2,11 +2,19 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import distributions as oracle
 
 from srl.core.env import Box, Discrete, MultiDiscrete
 from srl.core.errors import SpecError
-from srl.ops.distributions import Categorical, DiagonalGaussian, MultiCategorical, draw_noise
+from srl.ops.distributions import (
+    Categorical,
+    DiagonalGaussian,
+    MultiCategorical,
+    SquashedGaussian,
+    draw_noise,
+)
 
 
 def generator(seed=0):
@@ -93,6 +101,59 @@ def test_gaussian_samples_by_its_moments():
     assert float(sample.std()) == pytest.approx(0.5, abs=0.02)
 
 
+def test_squashed_gaussian_by_hand():
+    """Of N(0, 1) at u = 1: tanh 1 = 0.761594, and 1 - tanh² 1 = 0.419974."""
+    distribution = SquashedGaussian(torch.zeros(1, 1), torch.zeros(1, 1))
+    action, log_prob = distribution.draw(torch.ones(1, 1))
+    assert float(action) == pytest.approx(0.761594, abs=1e-6)
+    expected = -0.5 - 0.918939 - math.log(0.419974)
+    assert float(log_prob) == pytest.approx(expected, abs=1e-5)
+    assert float(distribution.log_prob(action)) == pytest.approx(expected, abs=1e-5)
+    bounds = torch.tensor([-1.0]), torch.tensor([3.0])  # twice as wide, so half as dense
+    wider = SquashedGaussian(torch.zeros(1, 1), torch.zeros(1, 1), bounds)
+    action, log_prob = wider.draw(torch.ones(1, 1))
+    assert float(action) == pytest.approx(1 + 2 * 0.761594, abs=1e-5)
+    assert float(log_prob) == pytest.approx(expected - math.log(2), abs=1e-5)
+    assert float(wider.mode()) == 1.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(-2, 2), st.floats(-1.5, 0.5), st.floats(-3, 3), st.floats(0.1, 5))
+def test_squashed_gaussian_has_all_of_its_density_between_its_bounds(mean, log_std, low, width):
+    """By the midpoint rule; and where actions lie follows from where the normal numbers lie."""
+    rows, high = 50_000, low + width
+    middles = (torch.arange(rows, dtype=torch.float64) + 0.5) / rows
+    actions = (low + width * middles).float()[:, None]
+    bounds = torch.tensor([low]), torch.tensor([high])
+    shape = rows, 1
+    distribution = SquashedGaussian(torch.full(shape, mean), torch.full(shape, log_std), bounds)
+    density = distribution.log_prob(actions).double().exp()
+    assert float(density.sum() * width / rows) == pytest.approx(1, abs=5e-3)
+    below = float(density[: rows // 2].sum() * width / rows)  # P(tanh u < 0) = P(u < 0)
+    normal = oracle.Normal(torch.tensor(mean), torch.tensor(log_std).exp())
+    assert below == pytest.approx(float(normal.cdf(torch.tensor(0.0))), abs=5e-3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(-60, 60), st.floats(-8, 2), st.floats(-4, 4))
+def test_squashed_gaussian_is_exact_and_has_gradients_however_far_out(mean, log_std, noise):
+    """Against float64 and finite differences; the naive log(1 - tanh²) is -inf from u = 10 on."""
+
+    def log_prob_64(mean, log_std):
+        u = mean + math.exp(log_std) * noise
+        slope = math.log(4) - 2 * abs(u) - 2 * math.log1p(math.exp(-2 * abs(u)))
+        return -0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi) - slope
+
+    leaves = [torch.full((1, 1), x, requires_grad=True) for x in (mean, log_std)]
+    _, log_prob = SquashedGaussian(*leaves).draw(torch.full((1, 1), noise))
+    assert log_prob.item() == pytest.approx(log_prob_64(mean, log_std), rel=1e-5, abs=1e-4)
+    log_prob.sum().backward()
+    step = 1e-5
+    for leaf, (a, b) in zip(leaves, [(step, 0), (0, step)], strict=True):
+        change = log_prob_64(mean + a, log_std + b) - log_prob_64(mean - a, log_std - b)
+        assert float(leaf.grad) == pytest.approx(change / (2 * step), rel=1e-3, abs=1e-3)
+
+
 def test_equal_generators_sample_alike():
     first, second = (draw_noise(Discrete(4), 50, generator(3)).tolist() for _ in range(2))
     assert first == second
@@ -103,3 +164,5 @@ def test_wrong_shapes_raise():
         Categorical(torch.zeros(3))
     with pytest.raises(SpecError, match="log_std has shape"):
         DiagonalGaussian(torch.zeros(3, 2), torch.zeros(3))
+    with pytest.raises(SpecError, match="log_std has shape"):
+        SquashedGaussian(torch.zeros(3, 2), torch.zeros(2, 2))
