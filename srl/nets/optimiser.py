@@ -5,8 +5,24 @@ there are, and checkpoints can name and check every tensor of its state. (`torch
 work tensor by tensor, and imports the whole of torch's compiler when it is built.)
 """
 
+from copy import deepcopy
+from typing import Generic, TypeVar
+
 import torch
 from torch import Tensor, nn
+
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
+
+
+def flattened(network: nn.Module) -> Tensor:
+    """Have every parameter of a network be a view of one tensor, `[P]`, which is returned."""
+    parameters = list(network.parameters())
+    weights = torch.cat([p.detach().reshape(-1) for p in parameters])
+    for parameter, view in zip(
+        parameters, weights.split([p.numel() for p in parameters]), strict=True
+    ):
+        parameter.data = view.view(parameter.shape)
+    return weights
 
 
 class Adam:
@@ -23,18 +39,18 @@ class Adam:
         named = dict(network.named_parameters())
         self._epsilon = epsilon
         self._first_decay, self._second_decay = first_decay, second_decay
-        self._weights = torch.cat([p.detach().reshape(-1) for p in named.values()])
-        self.gradient = torch.zeros_like(self._weights)
+        self.weights = flattened(network)
+        """Every parameter, `[P]`."""
+        self.gradient = torch.zeros_like(self.weights)
         """Of every parameter, `[P]`."""
-        self._first = torch.zeros_like(self._weights)
-        self._second = torch.zeros_like(self._weights)
-        self._steps = torch.zeros((), device=self._weights.device)
+        self._first = torch.zeros_like(self.weights)
+        self._second = torch.zeros_like(self.weights)
+        self._steps = torch.zeros((), device=self.weights.device)
         self.tensors: dict[str, Tensor] = {"steps": self._steps}
         """Its state, by name: what a checkpoint holds beside the weights."""
         start = 0
         for name, parameter in named.items():
             shape, stop = parameter.shape, start + parameter.numel()
-            parameter.data = self._weights[start:stop].view(shape)
             parameter.grad = self.gradient[start:stop].view(shape)
             self.tensors[f"{name}/first"] = self._first[start:stop].view(shape)
             self.tensors[f"{name}/second"] = self._second[start:stop].view(shape)
@@ -57,7 +73,7 @@ class Adam:
         self._steps += 1
         # what `torch.optim.Adam(fused=True)` calls for each of its tensors
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
-            [self._weights],
+            [self.weights],
             [self.gradient],
             [self._first],
             [self._second],
@@ -71,3 +87,20 @@ class Adam:
             amsgrad=False,
             maximize=False,
         )
+
+
+class Follower(Generic[NetworkT]):
+    """A copy of a network that follows it slowly: a target network."""
+
+    def __init__(self, network: NetworkT, adam: Adam) -> None:
+        """Copy what `adam` changes."""
+        self._leader = adam
+        self.network = deepcopy(network).requires_grad_(False)
+        for parameter in self.network.parameters():
+            parameter.grad = None
+        self._weights = flattened(self.network)
+
+    @torch.no_grad()
+    def follow(self, rate: float) -> None:
+        """Go this part of the way to the network."""
+        self._weights.lerp_(self._leader.weights, rate)
