@@ -21,6 +21,11 @@ EXPERIMENTS = {
     "cartpole-ppg": "srl.experiments.cartpole_on_policy:cartpole_ppg",
     "acrobot": "srl.experiments.acrobot:acrobot",
     "half-cheetah": "srl.experiments.half_cheetah:half_cheetah",
+    "half-cheetah-sac": "srl.experiments.half_cheetah:half_cheetah_sac",
+    "half-cheetah-td3": "srl.experiments.half_cheetah:half_cheetah_td3",
+    "pendulum-sac": "srl.experiments.pendulum:pendulum_sac",
+    "pendulum-td3": "srl.experiments.pendulum:pendulum_td3",
+    "pendulum-ddpg": "srl.experiments.pendulum:pendulum_ddpg",
     "pong": "srl.experiments.pong:pong",
 }
 """Experiment to the function that returns it."""

@@ -9,11 +9,16 @@ import pytest
 import srl
 from srl import catalog
 from srl.api import find_experiment
+from srl.core.replay import Replays
 from srl.launch.graph.explain import explain
 
 NEEDS = {"pong": "ale_py", "half-cheetah": "mujoco", "atari/breakout": "ale_py"}
+NEEDS |= {"half-cheetah-sac": "mujoco", "half-cheetah-td3": "mujoco"}
 NEEDS |= {"envpool/Pong-v5": "envpool", "pettingzoo/classic.rps_v2": "pygame"}
 """Recipes that need an extra, and the package by which it is known to be there."""
+
+FEW_WINDOWS = {"capacity": 1000, "batch": 16, "samples_per_insert": 16, "warm_up": 64}
+"""Of recipes that learn from replay: it begins at once, and takes little."""
 
 RECIPES = [
     pytest.param(
@@ -51,7 +56,12 @@ def test_experiment_runs_inline(name: str, tmp_path: Path) -> None:
     algorithm = find_experiment(name).algorithm
     rollout, batch = algorithm.rollout, algorithm.batch_size
     options = {"launcher": "inline", "out": str(tmp_path / "run"), "evaluation__episodes": 2}
-    if name in NEEDS:  # they are slow, and a fresh policy may never end a game
+    if isinstance(algorithm, Replays):
+        batch = 100
+        options |= {f"algorithm__replay__{option}": x for option, x in FEW_WINDOWS.items()}
+        if name in NEEDS:
+            options |= {"evaluation__episodes": 0}
+    elif name in NEEDS:  # they are slow, and a fresh policy may never end a game
         rollout, batch = rollout // 8, batch // 8
         options |= {"algorithm__rollout": rollout, "algorithm__batch_size": batch}
         options |= {"evaluation__episodes": 0}

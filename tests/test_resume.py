@@ -23,6 +23,7 @@ from srl.api import find_experiment
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment, Route
 from srl.core.names import load_object
+from srl.core.replay import Replays
 from srl.envs.toy import TOYS
 from srl.launch.graph.env_factory import env_spec
 from srl.launch.inline import InlineLauncher
@@ -64,6 +65,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "gym/ALE/Pong-v5": {"env__options": '{"obs_type": "ram"}'},
     "half-cheetah": {"env__options": '{"max_episode_steps": 25}'},  # of 1000: some end
+    "half-cheetah-sac": {"env__options": '{"max_episode_steps": 25}'},
+    "half-cheetah-td3": {"env__options": '{"max_episode_steps": 25}'},
     "toy/match": {"env__options": '{"agents": 2, "central": true}'},
     "cartpole-ppg": {"algorithm__auxiliary_every": 3},
 }
@@ -80,6 +83,13 @@ SMALL = {
     "algorithm__chunk": 4,
     "algorithm__memory_size": 8,
 }
+REPLAY = {
+    "algorithm__replay__capacity": 400,
+    "algorithm__replay__batch": 8,
+    "algorithm__replay__warm_up": 32,
+    "algorithm__replay__samples_per_insert": 8,
+}
+"""Of experiments that learn from it."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "normalisers": {
@@ -197,6 +207,9 @@ def small(name: str, variant: str) -> Experiment[Any]:
             raise
         pytest.skip(str(error))
     known = {f"algorithm__{field.name}" for field in fields(experiment.algorithm)}
+    if isinstance(experiment.algorithm, Replays):
+        own |= REPLAY
+        known |= REPLAY.keys()
     wanted = VARIANTS[variant]
     lacking = [k for k in wanted if k.startswith("algorithm__") and k not in known]
     if lacking:
