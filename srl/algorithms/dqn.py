@@ -24,7 +24,6 @@ Axes: `B` windows drawn, `b` of a minibatch, `R` rows of a window, `T` of them l
 """
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -41,11 +40,11 @@ from srl.core.options import check_one_of, check_options
 from srl.core.replay import ReplayConfig, Window
 from srl.core.spec import Field, Spec
 from srl.nets.chunks import Chunks
-from srl.nets.encoder import EncoderKind, EncoderOptions
+from srl.nets.encoder import EncoderKind, EncoderOptions, check_encoder
 from srl.nets.learner import NetworkLearner
 from srl.nets.memory import MemoryOptions
 from srl.nets.mlp import Activation
-from srl.nets.optimiser import Adam
+from srl.nets.optimiser import Adam, Follower
 from srl.nets.policy import NetworkPolicy
 from srl.nets.q_network import QNetwork
 from srl.nets.tensors import array_of, tensor_of
@@ -64,6 +63,7 @@ RecurrentKind = Literal["none", "lstm", "gru"]
 LADDER = Spec((Field("state.ladder", (), "float32", "chunk"),))
 """Where on the ladder a lane stands in this episode, 0..1."""
 OUTCOMES = ("reward", "terminated", "truncated")
+TOLD = ("action", "returns", "discounts", "weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +147,9 @@ class DQNConfig:
         check_one_of(self, get_args(Distribution), "distribution")
         check_one_of(self, get_args(RecurrentKind), "memory")
         check_one_of(self, get_args(Activation), "activation")
+        check_one_of(self, get_args(EncoderKind), "encoder")
+        if self.network is not None:
+            check_options(self, "nature with algorithm.network", lambda x: x == "nature", "encoder")
         check_one_of(self, get_args(Schedule), "learning_rate_schedule")
         if self.memory == "none":
             check_options(self, "0 without algorithm.memory", lambda x: x == 0, "burn_in")
@@ -182,6 +185,9 @@ class DQNConfig:
                 f"algorithm dqn values every choice of one Discrete action, and this agent's are {kind}: "
                 "use sac or td3 for real numbers (Box), ppo for several choices (MultiDiscrete)"
             )
+        if not agent.observations:
+            raise ConfigError("algorithm dqn needs an agent that observes something")
+        check_encoder(agent.observations, self.encoder)
         memory = self.memory_options()
         state = Spec(()) if memory is None else memory.state
         if self.ladder:
@@ -266,18 +272,16 @@ class DQNPolicy(NetworkPolicy[QNetwork]):
 class Windows(NamedTuple):
     """All that was drawn."""
 
-    batch: Mapping[str, np.ndarray]
     chunks: Chunks
-    weights: Tensor
-    """`[B]` importance weights."""
-    sums: np.ndarray
-    """`[T, B]` rewards of n steps; so are those that follow."""
-    discounts: np.ndarray
-    """Of the value after them."""
-    ends: np.ndarray
-    """The rows after them."""
-    known: np.ndarray
-    """Whether there is something to learn."""
+    fields: dict[str, Tensor]
+    """`[T, B]` each: `action`, `returns`, `discounts` and `weight` as a Minibatch has them; `ends`, the
+    rows from which they are bootstrapped; and `known`: whether there is something to learn."""
+    first: Tensor
+    """`[R, B]`"""
+    state: dict[str, Tensor]
+    """Of the memory before the first row, each `[B, *shape]`."""
+    lanes: Tensor
+    """`[B]`: 0, 1, 2, ..."""
 
 
 class Minibatch(NamedTuple):
@@ -286,13 +290,13 @@ class Minibatch(NamedTuple):
     values: Tensor
     """`[M, A, n]`, by the network."""
     action: Tensor
-    """`[M, 1]`"""
     returns: Tensor
     """Rewards of n steps."""
     discounts: Tensor
     """Of the value after them."""
     next_values: Tensor
-    """`[M, A, n]`, after them, by the network; where the choice is the target's own, by that."""
+    """`[M, A, n]`, after them, by which the best action is chosen: those of the network with `double`,
+    else the target network's."""
     next_targets: Tensor
     """`[M, A, n]`, by the target network."""
     next_obs: dict[str, Tensor]
@@ -314,15 +318,15 @@ class DQN(NetworkLearner[DQNPolicy]):
         self._agent = agent
         self._recorded = replace(policy.records, burn_in=config.burn_in)
         self._adam = Adam(policy.network, epsilon=config.adam_epsilon)
-        self.target = deepcopy(policy.network).requires_grad_(False)
+        self._follower = Follower(policy.network, self._adam)
+        self.target = self._follower.network
         self.keep(adam=self._adam.tensors, target=self.target.state_dict())
 
     def loss(self, rows: Minibatch) -> tuple[Tensor, Tensor]:
         """The loss of each row, and its error for priorities, `[M]` each."""
         config, expected = self.config, self.policy.expected
         best = self.policy.network.best(expected(rows.next_values), rows.next_obs)
-        taken = rows.values.gather(1, _of_action(rows.action, rows.values)).squeeze(1)
-        after = rows.next_targets.gather(1, _of_action(best[:, None], rows.values)).squeeze(1)
+        taken, after = _of_action(rows.values, rows.action), _of_action(rows.next_targets, best)
         if config.distribution == "c51":
             target = categorical_projection(
                 after.softmax(-1), rows.returns, rows.discounts, support=self.policy.support
@@ -347,118 +351,132 @@ class DQN(NetworkLearner[DQNPolicy]):
         learning_rate = scheduled(config.learning_rate, config.learning_rate_schedule, progress)
         self._explore(progress)
         windows = self._windows(batch, progress)
-        parts = np.array_split(np.arange(windows.chunks.num_lanes), config.replay.steps)
-        counts = torch.tensor([float(windows.known[:, part].sum()) for part in parts])
+        known, steps = windows.fields["known"], config.replay.steps
+        # every so many-th, and not neighbours: prioritised windows are drawn in the order they lie
+        parts = [slice(i, None, steps) for i in range(steps)]
+        counts = torch.stack([known[:, part].sum() for part in parts]).float()
         self.ranks.sum_(counts)
-        self.priorities = np.zeros(windows.chunks.num_lanes)
         rate = torch.tensor(learning_rate, device=self.policy.device)
-        table = [
-            self._step(windows, part, count.to(rate.device), rate)
-            for part, count in zip(parts, counts.clamp(min=1), strict=True)
-        ]
-        loss, error, value, norm = torch.stack(table).mean(0).tolist()
+        errors, table, norms = torch.zeros_like(windows.fields["weight"]), [], []
+        for part, count in zip(parts, counts.clamp(min=1), strict=True):
+            errors[:, part], measured, norm = self._step(windows, part, count, rate)
+            table.append(measured)
+            norms.append(norm)
+        errors *= known
+        largest, mean = errors.amax(0), errors.sum(0) / known.sum(0).clamp(min=1)
+        self.priorities = array_of(mean + config.priority_mix * (largest - mean))
+        total = torch.cat([torch.stack(table).mean(0), errors.sum().reshape(1)])
+        self.ranks.sum_(total)
+        loss, value, error = total.tolist()
+        samples = float(counts.sum())
         return {
             "loss": loss,
-            "td_error": error,
+            "td_error": error / max(1.0, samples),
             "value": value,
-            "grad_norm": norm,
+            "grad_norm": float(torch.stack(norms).mean()),
             "epsilon": float(self.policy.network.epsilon),
             "learning_rate": learning_rate,
-            "train_samples": float(counts.sum()),
+            "train_samples": samples,
         }
 
     def _windows(self, batch: Mapping[str, np.ndarray], progress: float) -> Windows:
         """What was drawn, with the returns of its rows."""
-        config = self.config
+        config, device = self.config, self.policy.device
         learned = {name: batch[name][config.burn_in :] for name in (*OUTCOMES, "valid", "acting")}
-        beta = 0.0
-        if config.replay.kind == "prioritised":
-            beta = config.replay.importance_exponent
-            beta += (1 - beta) * progress
-        returns = n_step_returns(
+        sums, discounts, ends, known = n_step_returns(
             *(learned[name] for name in OUTCOMES),
             valid=learned["valid"],
             acting=learned["acting"],
             steps=config.n_step,
             gamma=config.discount,
         )
-        device = self.policy.device
+        action = batch["action"][config.burn_in : config.burn_in + config.window.length]
+        arrays = {"action": action, "returns": sums, "discounts": discounts}
+        fields = {
+            name: tensor_of(x, device)
+            for name, x in (arrays | {"ends": ends, "known": known}).items()
+        }
+        fields["weight"] = fields["known"] * self._importance(batch["chance"], progress)
+        memory = self.policy.network.memory
+        names = () if memory is None else memory.names
+        chunks = Chunks(batch, self._agent, self._recorded, device)
         return Windows(
-            batch,
-            Chunks(batch, self._agent, self._recorded, device),
-            importance_weights(tensor_of(batch["chance"], device), beta),
-            *returns,
+            chunks,
+            fields,
+            tensor_of(batch["first"], device),
+            {name: tensor_of(batch[name][0], device) for name in names},
+            torch.arange(chunks.num_lanes, device=device),
         )
 
+    def _importance(self, chances: np.ndarray, progress: float) -> Tensor:
+        """Weights of windows, `[B]`; the largest, over all ranks, is 1."""
+        config = self.config.replay
+        if config.kind != "prioritised":
+            return torch.ones(len(chances), device=self.policy.device)
+        exponent = config.importance_exponent + (1 - config.importance_exponent) * progress
+        rarest = min(self.ranks.gather([float(chances.min())]))[0]
+        return importance_weights(tensor_of(chances, self.policy.device), exponent, rarest=rarest)
+
     def _step(
-        self, windows: Windows, part: np.ndarray, count: Tensor, learning_rate: Tensor
-    ) -> Tensor:
-        """Learn this rank's windows of a minibatch of `count` rows; loss, error, value and norm."""
+        self, windows: Windows, part: slice, count: Tensor, learning_rate: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Learn this rank's windows of a minibatch of `count` rows.
+
+        Returns:
+            Errors, `[T, b]`; this rank's parts of loss and value, `[2]`; and the gradient's norm.
+        """
         rows = self._read(windows, part)
-        known = tensor_of(windows.known[:, part], self.policy.device)
         self._adam.zero_grad()
-        loss, error = self.loss(rows)
-        total = (rows.weight * loss).sum() / count
-        total.backward()
+        losses, error = self.loss(rows)
+        loss = (rows.weight * losses).sum() / count
+        loss.backward()
         self.ranks.sum_(self._adam.gradient)
         norm = self._adam.clip(self.config.max_grad_norm)
         self._adam.step(learning_rate)
         self.updates += 1
         if not self.updates % self.config.target_interval:
-            self._follow()
-        error = error.reshape(known.shape) * known
-        mix, learned = self.config.priority_mix, known.sum(0).clamp(min=1)
-        priority = mix * error.amax(0) + (1 - mix) * error.sum(0) / learned
-        self.priorities[part] = array_of(priority)
+            self._follower.follow(self.config.target_rate)
         with torch.no_grad():
-            value = self.policy.expected(rows.values).mean()
-            measured = torch.stack([total.detach(), error.sum() / count])
-            self.ranks.sum_(measured)
-            return torch.cat([measured, torch.stack([value, norm])])
+            known = windows.fields["known"][:, part]
+            value = self.policy.expected(rows.values).mean(-1) @ known.reshape(-1).float() / count
+            return error.reshape(known.shape), torch.stack([loss.detach(), value]), norm
 
-    def _read(self, windows: Windows, part: np.ndarray) -> Minibatch:
+    def _read(self, windows: Windows, part: slice) -> Minibatch:
         """What both networks say of some windows, and what came of their actions."""
-        device, burn_in, batch = self.policy.device, self.config.burn_in, windows.batch
-        ends, names = windows.ends[:, part], self._agent.observation_names
-        length, count = ends.shape
+        burn_in, online = self.config.burn_in, self.policy.network
+        fields = {name: x[:, part] for name, x in windows.fields.items()}
+        first, lanes = windows.first[:, part], windows.lanes[part]
 
-        def observe(time: np.ndarray) -> dict[str, Tensor]:
-            rows = (time * windows.chunks.num_lanes + part).reshape(-1)
-            return windows.chunks.observe(tensor_of(rows, device), names)
+        def observe(time: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+            rows = (time * len(windows.lanes) + lanes).reshape(-1)
+            return windows.chunks.observe(rows, names)
 
-        def flat(array: np.ndarray) -> Tensor:
-            return tensor_of(array[:, part].reshape(-1), device)
-
-        next_obs = observe(burn_in + ends)
-        memory = self.policy.network.memory
-        if memory is None:
-            first = torch.zeros(1, count, dtype=torch.bool, device=device)
-            values = self._judge(self.policy.network, observe(np.zeros((1, 1), int)), first)
+        if online.memory is None:
+            names = self._agent.observation_names
+            next_obs = observe(fields["ends"], names)
+            values = self._judge(online, observe(lanes.new_zeros(1), names), first[:1])
             with torch.no_grad():
-                next_targets = next_values = self._judge(self.target, next_obs, first)
+                next_targets = next_values = self._judge(self.target, next_obs, first[:1])
                 if self.config.double:
-                    next_values = self._judge(self.policy.network, next_obs, first)
+                    next_values = self._judge(online, next_obs, first[:1])
         else:
-            obs = observe(np.arange(len(batch["first"]))[:, None])
-            first = tensor_of(batch["first"][:, part], device)
-            state = {name: tensor_of(batch[name][0][part], device) for name in memory.names}
-            judged = self._judge(self.policy.network, obs, first, state)
-            values = judged[: length * count]
-            place = tensor_of((ends * count + np.arange(count)).reshape(-1), device)
+            names = () if online.mask_name is None else (online.mask_name,)
+            next_obs = observe(burn_in + fields["ends"], names)
+            times = torch.arange(len(first), device=lanes.device)
+            obs = observe(times[:, None], self._agent.observation_names)
+            state = {name: x[part] for name, x in windows.state.items()}
+            judged = self._judge(online, obs, first, state)
+            values = judged[: fields["ends"].numel()]
+            place = (fields["ends"] * len(lanes) + windows.lanes[: len(lanes)]).reshape(-1)
             with torch.no_grad():
-                targets = self._judge(self.target, obs, first, state)
-                next_targets = next_values = targets.index_select(0, place)
-                if self.config.double:
-                    next_values = judged.detach().index_select(0, place)
+                next_targets = self._judge(self.target, obs, first, state)[place]
+                next_values = judged.detach()[place] if self.config.double else next_targets
         return Minibatch(
-            values,
-            flat(batch["action"][burn_in : burn_in + length]).unsqueeze(1),
-            flat(windows.sums),
-            flat(windows.discounts),
-            next_values,
-            next_targets,
-            next_obs,
-            flat(windows.known) * windows.weights[tensor_of(part, device)].repeat(length),
+            values=values,
+            next_values=next_values,
+            next_targets=next_targets,
+            next_obs=next_obs,
+            **{name: fields[name].reshape(-1) for name in TOLD},
         )
 
     def _judge(
@@ -481,22 +499,17 @@ class DQN(NetworkLearner[DQNPolicy]):
         return noise.to(self.policy.device)
 
     @torch.no_grad()
-    def _follow(self) -> None:
-        """Bring the target network closer."""
-        online = self.policy.network.parameters()
-        for target, weight in zip(self.target.parameters(), online, strict=True):
-            target.lerp_(weight, self.config.target_rate)
-
-    @torch.no_grad()
     def _explore(self, progress: float) -> None:
         """Let actors take as many actions at random as it is time for."""
         config = self.config
         if config.noisy is None:
-            done = min(1.0, progress / max(config.epsilon_fraction, 1e-9))
+            fraction = config.epsilon_fraction
+            done = min(1.0, progress / fraction) if fraction else 1.0
             epsilon = config.epsilon_start + (config.epsilon_end - config.epsilon_start) * done
             self.policy.network.epsilon.fill_(epsilon)
 
 
-def _of_action(action: Tensor, values: Tensor) -> Tensor:
-    """Where the numbers of actions, `[M, 1]`, are among `values`, `[M, A, n]`."""
-    return action.unsqueeze(-1).expand(-1, 1, values.shape[-1])
+def _of_action(values: Tensor, action: Tensor) -> Tensor:
+    """`[M, n]`: of `values`, `[M, A, n]`, those of the actions, `[M]`."""
+    index = action[:, None, None].expand(-1, 1, values.shape[-1])
+    return values.gather(1, index).squeeze(1)

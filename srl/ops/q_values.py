@@ -67,12 +67,12 @@ def quantile_loss(quantiles: Tensor, targets: Tensor) -> Tensor:
     return (weight * huber).mean(2).sum(1)
 
 
-def importance_weights(chances: Tensor, exponent: float) -> Tensor:
-    """What undoes that windows were not drawn alike (Schaul et al. 2016): `[M]`, the largest is 1.
+def importance_weights(chances: Tensor, exponent: float, *, rarest: float) -> Tensor:
+    """What undoes that windows were not drawn alike (Schaul et al. 2016): `[M]`.
 
     Args:
         chances: `[M]`, how likely each was to be drawn, in any unit.
         exponent: 0 undoes nothing, 1 all (β).
+        rarest: the chance whose weight is 1: the smallest, so that none is larger.
     """
-    weights = chances ** (-exponent)
-    return weights / weights.max()
+    return (chances / rarest) ** -exponent
