@@ -3,7 +3,7 @@
 Resumable: results accumulate in SET.json (the set without a name: learn.json); a case that is there is
 not run again.
 
-    python benchmarks/learn.py [recall|match|half-cheetah] [--again] [--parallel N]
+    python benchmarks/learn.py [recall|match|half-cheetah|algorithms] [--only CASE] [--again] [--parallel N]
 """
 
 import argparse
@@ -40,6 +40,24 @@ SETS = {
         "no memory": f"{RECALL} --algorithm.memory none",
     },
     "half-cheetah": {"half-cheetah": "train half-cheetah"},
+    "algorithms": {
+        name: f"train {name} --launcher inline"
+        for name in (
+            "cartpole-a2c",
+            "cartpole-impala",
+            "cartpole-appo",
+            "cartpole-ppg",
+            "cartpole-dqn",
+            "cartpole-rainbow",
+            "cartpole-r2d2",
+            "acrobot-dqn",
+            "recall-r2d2",
+            "pendulum-sac",
+            "pendulum-td3",
+            "half-cheetah-sac",
+            "half-cheetah-td3",
+        )
+    },
     "match": {
         f"{case}, {launcher}": f"train {HERE}/match.py:{case} --launcher {launcher}"
         for case in ("shared", "separate", "against")
@@ -72,6 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("set", nargs="?", default="learn", choices=list(SETS))
     parser.add_argument("--again", action="store_true", help="run every case anew")
+    parser.add_argument("--only", action="append", help="of these cases alone")
     parser.add_argument("--parallel", type=int, default=1, help="runs at a time")
     options = parser.parse_args()
     file = HERE / f"{options.set}.json"
@@ -81,6 +100,8 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "srl.cli", *prepare.split()], check=True)
     left = []
     for case, words in SETS[options.set].items():
+        if options.only and case not in options.only:
+            continue
         command = words.replace(str(HERE), "benchmarks")
         done = results.setdefault(case, {"command": f"srl {command}", "runs": []})
         known = {entry["seed"] for entry in done["runs"]}

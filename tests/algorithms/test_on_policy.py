@@ -100,7 +100,7 @@ def test_it_fits_the_contracts(name):
     [
         ("a2c", "learning_rate", 0.0, "algorithm.learning_rate must be > 0, got 0.0"),
         ("a2c", "hidden", (0,), r"algorithm.hidden must be sizes >= 1, got \(0,\)"),
-        ("a2c", "memory", "rnn", "algorithm.memory must be none or lstm or gru, got rnn"),
+        ("a2c", "memory", "rnn", "algorithm.memory must be none or lstm or gru or gtrxl, got rnn"),
         ("impala", "weight_clip", 0.0, "algorithm.weight_clip must be > 0, got 0.0"),
         ("impala", "trace_clip", float("nan"), "algorithm.trace_clip must be > 0, got nan"),
         ("appo", "proximal_decay", 1.0, "algorithm.proximal_decay must be >= 0 and < 1, got 1.0"),
