@@ -68,7 +68,7 @@ def main() -> None:
     for algorithm in ALGORITHMS:
         for staleness in STALENESS:
             name, words = f"{algorithm}, staleness {staleness}", options(algorithm, staleness)
-            if chosen.only not in name:
+            if f" {chosen.only}" not in f" {name}":  # ppo is not appo
                 continue
             cell = {"command": f"srl {' '.join(words)}", "host": host, "runs": []}
             cell = results.setdefault(name, cell)
