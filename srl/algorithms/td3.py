@@ -120,7 +120,7 @@ class TD3(ContinuousLearner[TD3Config, TD3Policy]):
 
     def _learn_policy(self, rows: Transitions, rate: Tensor) -> None:
         action = self.policy.best(rows.features)
-        value = self.critics(rows.features, action, fixed=True)[0]
+        value = self.critics(rows.features, action, fixed=True, count=1)[0]
         self.descend(-(rows.share * value).sum(), self.actor_adam, rate)
         self.target_actor.follow(self.config.target_rate)
         self.target_critics.follow(self.config.target_rate)

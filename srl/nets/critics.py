@@ -37,24 +37,27 @@ class Critics(nn.Module):
         last = hidden[-1] if hidden else num_features + num_actions
         self.value_weight = _uniform(count, 1, last, inputs=last)
         self.value_bias = _uniform(count, 1, inputs=last)
-        self.count = count
-        self._layers = list(zip(self.biases, self.weights, strict=True))
+        hidden_layers = zip(self.biases, self.weights, strict=True)
+        self._layers = [(self.value_weight, self.value_bias), *hidden_layers]
         self._activation = {"tanh": torch.tanh_, "relu": torch.relu_}[activation]  # in place
         self._precision = layer_precision(compute)
 
-    def forward(self, features: Tensor, action: Tensor, *, fixed: bool = False) -> Tensor:
-        """Values `[C, M]` of states `[M, D]` and actions `[M, A]`.
+    def forward(
+        self, features: Tensor, action: Tensor, *, fixed: bool = False, count: int | None = None
+    ) -> Tensor:
+        """Values `[C, M]` of states `[M, D]` and actions `[M, A]`; with `count`, by so many critics.
 
         With `fixed` gradients flow to the action alone, which is half the work.
         """
+        layers = self._layers
+        if fixed or count is not None:
+            layers = [tuple((p.detach() if fixed else p)[:count] for p in pair) for pair in layers]
+        (weight, bias), *hidden = layers
         rows = torch.cat([features, action], -1)
-        x = rows.expand(self.count, *rows.shape)
+        x = rows.expand(len(weight), *rows.shape)
         with self._precision:
-            for layer in self._layers:
-                bias, weight = (p.detach() for p in layer) if fixed else layer
-                x = self._activation(torch.baddbmm(bias, x, weight))
-        last = self.value_weight, self.value_bias
-        weight, bias = (p.detach() for p in last) if fixed else last
+            for layer_bias, layer_weight in hidden:
+                x = self._activation(torch.baddbmm(layer_bias, x, layer_weight))
         return (x.float() * weight).sum(
             -1
         ) + bias  # a product of matrices this thin takes 6 times as long

@@ -205,8 +205,10 @@ def by_hand(name, outputs, **options):
         actors.append(learner.target_actor.network)
     with torch.no_grad():
         for critics in networks:
-            critics.value_weight.copy_(torch.tensor([[[1.0, 2.0]], [[1.0, 2.0]]])[: critics.count])
-            critics.value_bias.copy_(torch.tensor([[0.5], [1.0]])[: critics.count])
+            critics.value_weight.copy_(
+                torch.tensor([[[1.0, 2.0]], [[1.0, 2.0]]])[: len(critics.value_bias)]
+            )
+            critics.value_bias.copy_(torch.tensor([[0.5], [1.0]])[: len(critics.value_bias)])
         for actor in actors:
             actor.head.weight.zero_()
             actor.head.bias.copy_(torch.tensor(outputs))

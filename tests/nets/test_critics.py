@@ -32,6 +32,8 @@ def test_gradients_of_fixed_critics_are_of_the_action_alone():
     critics(features, action).sum().backward()
     expected, action.grad = action.grad, None
     critics.zero_grad()
+    first = critics(features, action, fixed=True, count=1)
+    torch.testing.assert_close(first, critics(features, action)[:1])
     values = critics(features, action, fixed=True)
     torch.testing.assert_close(values, critics(features, action))
     values.sum().backward()
