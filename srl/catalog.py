@@ -19,7 +19,11 @@ EXPERIMENTS = {
     "cartpole-appo": "srl.experiments.cartpole_on_policy:cartpole_appo",
     "cartpole-impala": "srl.experiments.cartpole_on_policy:cartpole_impala",
     "cartpole-ppg": "srl.experiments.cartpole_on_policy:cartpole_ppg",
+    "cartpole-rainbow": "srl.experiments.cartpole_dqn:cartpole_rainbow",
+    "cartpole-r2d2": "srl.experiments.cartpole_dqn:cartpole_r2d2",
     "acrobot": "srl.experiments.acrobot:acrobot",
+    "acrobot-dqn": "srl.experiments.acrobot_dqn:acrobot_dqn",
+    "recall-r2d2": "srl.experiments.recall_r2d2:recall_r2d2",
     "half-cheetah": "srl.experiments.half_cheetah:half_cheetah",
     "half-cheetah-sac": "srl.experiments.half_cheetah:half_cheetah_sac",
     "half-cheetah-td3": "srl.experiments.half_cheetah:half_cheetah_td3",
@@ -27,6 +31,8 @@ EXPERIMENTS = {
     "pendulum-td3": "srl.experiments.pendulum:pendulum_td3",
     "pendulum-ddpg": "srl.experiments.pendulum:pendulum_ddpg",
     "pong": "srl.experiments.pong:pong",
+    "pong-rainbow": "srl.experiments.pong_dqn:pong_rainbow",
+    "pong-apex": "srl.experiments.pong_dqn:pong_apex",
 }
 """Experiment to the function that returns it."""
 

@@ -14,11 +14,9 @@ from srl.launch.graph.explain import explain
 
 NEEDS = {"pong": "ale_py", "half-cheetah": "mujoco", "atari/breakout": "ale_py"}
 NEEDS |= {"half-cheetah-sac": "mujoco", "half-cheetah-td3": "mujoco"}
+NEEDS |= {"pong-rainbow": "ale_py", "pong-apex": "ale_py"}
 NEEDS |= {"envpool/Pong-v5": "envpool", "pettingzoo/classic.rps_v2": "pygame"}
 """Recipes that need an extra, and the package by which it is known to be there."""
-
-FEW_WINDOWS = {"capacity": 1000, "batch": 16, "samples_per_insert": 16, "warm_up": 64}
-"""Of recipes that learn from replay: it begins at once, and takes little."""
 
 RECIPES = [
     pytest.param(
@@ -57,10 +55,13 @@ def test_experiment_runs_inline(name: str, tmp_path: Path) -> None:
     rollout, batch = algorithm.rollout, algorithm.batch_size
     options = {"launcher": "inline", "out": str(tmp_path / "run"), "evaluation__episodes": 2}
     if isinstance(algorithm, Replays):
-        batch = 100
-        options |= {f"algorithm__replay__{option}": x for option, x in FEW_WINDOWS.items()}
+        batch = 512
+        replay = {"capacity": 2048, "batch": 16, "steps": 2, "warm_up": 64, "samples_per_insert": 1}
+        options |= {f"algorithm__replay__{option}": value for option, value in replay.items()}
         if name in NEEDS:
-            options |= {"evaluation__episodes": 0}
+            batch = 64
+            options |= {"algorithm__rollout": 4, "algorithm__hidden": 32}
+            options |= {"evaluation__episodes": 0, "actors__count": 1, "actors__envs": 4}
     elif name in NEEDS:  # they are slow, and a fresh policy may never end a game
         rollout, batch = rollout // 8, batch // 8
         options |= {"algorithm__rollout": rollout, "algorithm__batch_size": batch}

@@ -486,17 +486,11 @@ class DQN(NetworkLearner[DQNPolicy]):
         first: Tensor,
         state: Mapping[str, Tensor] = {},
     ) -> Tensor:
-        """What a network says of rows after the burn-in, with noise of their own."""
-        burn_in = self.config.burn_in
-        noise = self._noise((len(first) - burn_in) * first.shape[1])
-        return network(obs, first, state, burn_in, noise=noise)[0]
-
-    def _noise(self, num_rows: int) -> Tensor | None:
-        width = self.policy.network.num_noise
-        if not width:
-            return None
-        noise = torch.randn(num_rows, width, generator=self.generator)
-        return noise.to(self.policy.device)
+        """What a network says of rows after the burn-in, by noise drawn for all of them."""
+        noise, width = None, network.num_noise
+        if width:
+            noise = torch.randn(1, width, generator=self.generator).to(self.policy.device)
+        return network(obs, first, state, self.config.burn_in, noise=noise)[0]
 
     @torch.no_grad()
     def _explore(self, progress: float) -> None:

@@ -1,25 +1,101 @@
-"""CartPole-v1 by DQN, and by Rainbow."""
+"""CartPole-v1 by DQN, by Rainbow and by R2D2: what is kept and drawn again makes few steps enough."""
 
 from srl.algorithms.dqn import DQNConfig
 from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
 from srl.core.replay import ReplayConfig
 
+# A tenth of CartPole's rewards: values of up to 10, which a fresh network is near to.
+ENV = EnvConfig(name="gym/CartPole-v1", scale_rewards=0.1)
+ACTORS = ActorsConfig(count=1, envs=8, groups=2)
+
 
 def cartpole_dqn() -> Experiment[DQNConfig]:
-    """DQN."""
+    """Return >= 475 at 60k env steps."""
     return Experiment(
         name="cartpole-dqn",
-        env=EnvConfig(name="gym/CartPole-v1"),
+        env=ENV,
+        algorithm=DQNConfig(
+            # As often as in RL Baselines3 Zoo (32 draws a step, batches of 64, the target network
+            # copied every 128 updates); returns of 3 steps, and a step size that falls to 0.
+            rollout=8,
+            replay=ReplayConfig(
+                capacity=100_000, batch=64, steps=8, warm_up=1000, samples_per_insert=32
+            ),
+            n_step=3,
+            huber=10.0,
+            learning_rate=2e-3,
+            learning_rate_schedule="linear",
+            target_interval=128,
+            target_rate=1.0,
+            epsilon_end=0.02,
+        ),
+        actors=ACTORS,
+        stop=StopConfig(env_steps=60_000),
+    )
+
+
+def cartpole_rainbow() -> Experiment[DQNConfig]:
+    """Return >= 475 at 60k env steps; Rainbow is all of DQN's options together."""
+    return Experiment(
+        name="cartpole-rainbow",
+        env=ENV,
         algorithm=DQNConfig(
             rollout=8,
             replay=ReplayConfig(
-                capacity=50_000, batch=128, steps=8, warm_up=1000, samples_per_insert=32
+                kind="prioritised",
+                capacity=100_000,
+                batch=64,
+                steps=8,
+                warm_up=1000,
+                samples_per_insert=16,
+                priority_exponent=0.5,
             ),
-            learning_rate=5e-4,
+            dueling=True,
+            n_step=3,
+            distribution="c51",
+            value_range=(0.0, 10.0),
+            noisy=0.5,
+            learning_rate=1e-3,
             learning_rate_schedule="linear",
-            epsilon_fraction=0.16,
-            epsilon_end=0.04,
+            target_interval=128,
+            target_rate=1.0,
         ),
-        actors=ActorsConfig(count=1, envs=8, groups=2),
-        stop=StopConfig(env_steps=50_000),
+        actors=ACTORS,
+        stop=StopConfig(env_steps=60_000),
+    )
+
+
+def cartpole_r2d2() -> Experiment[DQNConfig]:
+    """Return >= 475 at 100k env steps; R2D2 learns from sequences, by a memory that it would not need here."""
+    return Experiment(
+        name="cartpole-r2d2",
+        env=ENV,
+        algorithm=DQNConfig(
+            rollout=16,
+            replay=ReplayConfig(
+                kind="prioritised",
+                capacity=100_000,
+                batch=32,
+                steps=4,
+                warm_up=2000,
+                samples_per_insert=2,
+            ),
+            dueling=True,
+            n_step=3,
+            huber=10.0,
+            rescale=True,
+            memory="lstm",
+            memory_size=64,
+            chunk=16,
+            burn_in=4,
+            hidden=(64,),
+            learning_rate=2e-3,
+            learning_rate_schedule="linear",
+            target_interval=50,
+            target_rate=1.0,
+            epsilon_end=0.1,
+            ladder=2.0,
+        ),
+        actors=ACTORS,
+        stop=StopConfig(env_steps=100_000),
     )

@@ -1,0 +1,118 @@
+"""Runs that learn from a replay buffer: inline and local, and what a killed worker does to them."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import srl
+from srl.core.names import load_object
+from srl.core.replay import ReplayConfig
+
+REPLAYS = Path(__file__).with_name("replays.py")
+CHAIN = f"{REPLAYS}:chain"
+LONG = ("--launcher", "local", "--stop.env-steps", "100000000")
+PRIORITISED = {
+    "replay": ReplayConfig(
+        kind="prioritised", capacity=5000, batch=32, steps=4, warm_up=256, samples_per_insert=4
+    )
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "rainbow": PRIORITISED
+    | {"n_step": 3, "dueling": True, "distribution": "c51", "value_range": (0.0, 1.0)}
+    | {"noisy": 0.5},
+    "quantiles": {"distribution": "quantiles", "atoms": 16},
+    "apex": PRIORITISED | {"n_step": 3, "dueling": True, "ladder": 3.0, "epsilon_end": 0.4},
+    "r2d2": {
+        "replay": replace(PRIORITISED["replay"], samples_per_insert=1),
+        "memory": "lstm",
+        "memory_size": 16,
+        "chunk": 8,
+        "burn_in": 4,
+        "rescale": True,
+    },
+}
+
+
+def train(name: str, folder: Path, options: dict[str, Any] | None = None, **more: Any) -> srl.Run:
+    experiment = load_object(f"{REPLAYS}:{name}")()
+    experiment = replace(experiment, algorithm=replace(experiment.algorithm, **(options or {})))
+    return srl.train(experiment, out=str(folder), seed=1, **more)
+
+
+def test_chain_is_walked_by_dqn(tmp_path: Path) -> None:
+    run = train("chain", tmp_path / "run", launcher="inline")
+    assert run.summary["status"] == "completed"
+    assert run.summary["eval_return"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_chain_is_walked_by(variant: str, launcher: str, tmp_path: Path) -> None:
+    run = train("chain", tmp_path / "run", VARIANTS[variant], launcher=launcher)
+    assert run.summary["eval_return"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_masked_choices_are_learned(launcher: str, tmp_path: Path) -> None:
+    run = train("masked", tmp_path / "run", launcher=launcher)
+    assert run.summary["eval_return"] > 13  # a guess of those that are allowed gets about 6
+
+
+@pytest.mark.parametrize(
+    "inference", ["inline", pytest.param("shm", marks=pytest.mark.slow)], ids=str
+)
+def test_local_run_learns_and_its_books_are_in_order(
+    inference: str, tmp_path: Path, assert_ledger_adds_up: Any
+) -> None:
+    options = {"launcher": "local", "inference": inference, "actors__count": 2}
+    run = srl.train(CHAIN, out=str(tmp_path / "run"), actors__envs=4, **options)
+    summary = run.summary
+    assert summary["status"] == "completed"
+    assert summary["eval_return"] == 1
+    assert_ledger_adds_up(summary)
+    assert summary["blocks_lost"] == summary["blocks_dropped"] == 0
+    # four windows a row, less what the warm-up and either side's lead leave
+    drawn = summary["version"] * 128
+    rows = summary["env_steps"] + summary["episodes"]  # final observations are rows
+    assert 0.5 * 4 * rows < drawn <= 4 * rows
+
+
+def test_run_goes_on_when_an_actor_is_killed(start_run: Any, assert_ledger_adds_up: Any) -> None:
+    run = start_run(CHAIN, *LONG, "--actors.count", "2")
+    run.wait_for_rows(3)
+    killed = run.pid_of("actor-0")
+    os.kill(killed, signal.SIGKILL)
+    run.wait_for_new_life("actor-0", killed)
+    run.wait_for_rows(len(run.rows()) + 5)
+    run.popen.send_signal(signal.SIGTERM)
+
+    assert run.wait() == 0
+    summary = run.summary
+    assert summary["status"] == "interrupted"
+    assert summary["worker_restarts"] == 1
+    versions = [row["version"] for row in run.rows()]
+    assert versions == sorted(set(versions))
+    assert_ledger_adds_up(summary)
+    run.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_local_run_resumes_with_what_was_kept(start_run: Any) -> None:
+    run = start_run(CHAIN, *LONG)
+    run.wait_for_rows(30)
+    run.popen.send_signal(signal.SIGTERM)
+    assert run.wait() == 0
+    before = run.summary
+
+    resumed = srl.resume(run.folder, stop__env_steps=before["env_steps"] + 2000)
+    assert resumed.summary["status"] == "completed"
+    assert resumed.summary["version"] > before["version"]
+    first = next(row for row in run.rows() if row["version"] > before["version"])
+    # it was not warmed up anew: the first batch needed no 256 rows more
+    assert first["env_steps"] - before["env_steps"] < 256
