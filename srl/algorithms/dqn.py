@@ -30,6 +30,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import huber_loss
 
 from srl.core.algorithm import Records
 from srl.core.collective import Collective
@@ -238,7 +239,7 @@ class DQNPolicy(NetworkPolicy[QNetwork]):
         """Means, `[M, A]`, of what the network says, `[M, A, n]`."""
         if self._config.distribution == "c51":
             return values.softmax(-1) @ self.support
-        return values.mean(-1)
+        return values.mean(-1) if values.shape[-1] > 1 else values.squeeze(-1)
 
     def _draw(self, num_lanes: int) -> dict[str, Tensor]:
         network, generator = self.network, self.generator
@@ -274,8 +275,9 @@ class Windows(NamedTuple):
 
     chunks: Chunks
     fields: dict[str, Tensor]
-    """`[T, B]` each: `action`, `returns`, `discounts` and `weight` as a Minibatch has them; `ends`, the
-    rows from which they are bootstrapped; and `known`: whether there is something to learn."""
+    """`[T, B]` each: `action`, `returns`, `discounts` and `weight` as a Minibatch has them; `known`: whether
+    there is something to learn; and where it is bootstrapped from: the row, counted from the end of
+    the burn-in, in `ends`, and its place among all rows of `chunks` in `after`."""
     first: Tensor
     """`[R, B]`"""
     state: dict[str, Tensor]
@@ -339,11 +341,9 @@ class DQN(NetworkLearner[DQNPolicy]):
             return loss, (target.mean(-1) - taken.detach().mean(-1)).abs()
         value = unscale(after[:, 0]) if config.rescale else after[:, 0]
         target = rows.returns + rows.discounts * value
-        error = (rescale(target) if config.rescale else target) - taken[:, 0]
-        size = error.abs()
-        huber = torch.where(size <= config.huber, 0.5 * error.square(), config.huber * size)
-        linear = 0.5 * config.huber**2 * (size > config.huber)
-        return huber - linear, size.detach()
+        target = rescale(target) if config.rescale else target
+        loss = huber_loss(taken[:, 0], target, reduction="none", delta=config.huber)
+        return loss, (target - taken[:, 0].detach()).abs()
 
     def learn(self, batch: Mapping[str, np.ndarray], progress: float) -> dict[str, float]:
         """Learn `replay.steps` minibatches of windows."""
@@ -357,22 +357,24 @@ class DQN(NetworkLearner[DQNPolicy]):
         counts = torch.stack([known[:, part].sum() for part in parts]).float()
         self.ranks.sum_(counts)
         rate = torch.tensor(learning_rate, device=self.policy.device)
-        errors, table, norms = torch.zeros_like(windows.fields["weight"]), [], []
+        errors, losses, norms = torch.zeros_like(windows.fields["weight"]), [], []
+        values = errors[:, :0]
         for part, count in zip(parts, counts.clamp(min=1), strict=True):
-            errors[:, part], measured, norm = self._step(windows, part, count, rate)
-            table.append(measured)
+            errors[:, part], values, loss, norm = self._step(windows, part, count, rate)
+            losses.append(loss)
             norms.append(norm)
         errors *= known
         largest, mean = errors.amax(0), errors.sum(0) / known.sum(0).clamp(min=1)
         self.priorities = array_of(mean + config.priority_mix * (largest - mean))
-        total = torch.cat([torch.stack(table).mean(0), errors.sum().reshape(1)])
-        self.ranks.sum_(total)
-        loss, value, error = total.tolist()
+        value = self.policy.expected(values).mean(-1) @ known[:, parts[-1]].reshape(-1).float()
+        measured = torch.stack([torch.stack(losses).mean(), errors.sum(), value])
+        self.ranks.sum_(measured)
+        loss, error, value = measured.tolist()
         samples = float(counts.sum())
         return {
             "loss": loss,
             "td_error": error / max(1.0, samples),
-            "value": value,
+            "value": value / max(1.0, float(counts[-1])),
             "grad_norm": float(torch.stack(norms).mean()),
             "epsilon": float(self.policy.network.epsilon),
             "learning_rate": learning_rate,
@@ -397,15 +399,17 @@ class DQN(NetworkLearner[DQNPolicy]):
             for name, x in (arrays | {"ends": ends, "known": known}).items()
         }
         fields["weight"] = fields["known"] * self._importance(batch["chance"], progress)
+        chunks = Chunks(batch, self._agent, self._recorded, device)
+        lanes = torch.arange(chunks.num_lanes, device=device)
+        fields["after"] = (fields["ends"] + config.burn_in) * chunks.num_lanes + lanes
         memory = self.policy.network.memory
         names = () if memory is None else memory.names
-        chunks = Chunks(batch, self._agent, self._recorded, device)
         return Windows(
             chunks,
             fields,
             tensor_of(batch["first"], device),
             {name: tensor_of(batch[name][0], device) for name in names},
-            torch.arange(chunks.num_lanes, device=device),
+            lanes,
         )
 
     def _importance(self, chances: np.ndarray, progress: float) -> Tensor:
@@ -419,16 +423,16 @@ class DQN(NetworkLearner[DQNPolicy]):
 
     def _step(
         self, windows: Windows, part: slice, count: Tensor, learning_rate: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Learn this rank's windows of a minibatch of `count` rows.
 
         Returns:
-            Errors, `[T, b]`; this rank's parts of loss and value, `[2]`; and the gradient's norm.
+            Errors, `[T, b]`; values, `[M, A, n]`; this rank's part of the loss; and the gradient's norm.
         """
         rows = self._read(windows, part)
         self._adam.zero_grad()
         losses, error = self.loss(rows)
-        loss = (rows.weight * losses).sum() / count
+        loss = rows.weight @ losses / count
         loss.backward()
         self.ranks.sum_(self._adam.gradient)
         norm = self._adam.clip(self.config.max_grad_norm)
@@ -436,37 +440,36 @@ class DQN(NetworkLearner[DQNPolicy]):
         self.updates += 1
         if not self.updates % self.config.target_interval:
             self._follower.follow(self.config.target_rate)
-        with torch.no_grad():
-            known = windows.fields["known"][:, part]
-            value = self.policy.expected(rows.values).mean(-1) @ known.reshape(-1).float() / count
-            return error.reshape(known.shape), torch.stack([loss.detach(), value]), norm
+        shape = windows.fields["known"][:, part].shape
+        return error.reshape(shape), rows.values.detach(), loss.detach(), norm
 
     def _read(self, windows: Windows, part: slice) -> Minibatch:
         """What both networks say of some windows, and what came of their actions."""
-        burn_in, online = self.config.burn_in, self.policy.network
+        online, observe, seen = (
+            self.policy.network,
+            windows.chunks.observe,
+            self._agent.observation_names,
+        )
         fields = {name: x[:, part] for name, x in windows.fields.items()}
-        first, lanes = windows.first[:, part], windows.lanes[part]
-
-        def observe(time: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-            rows = (time * len(windows.lanes) + lanes).reshape(-1)
-            return windows.chunks.observe(rows, names)
-
+        first, lanes, after = (
+            windows.first[:, part],
+            windows.lanes[part],
+            fields["after"].reshape(-1),
+        )
         if online.memory is None:
-            names = self._agent.observation_names
-            next_obs = observe(fields["ends"], names)
-            values = self._judge(online, observe(lanes.new_zeros(1), names), first[:1])
+            next_obs = observe(after, seen)
+            values = self._judge(online, observe(lanes, seen), first[:1])
             with torch.no_grad():
                 next_targets = next_values = self._judge(self.target, next_obs, first[:1])
                 if self.config.double:
                     next_values = self._judge(online, next_obs, first[:1])
         else:
-            names = () if online.mask_name is None else (online.mask_name,)
-            next_obs = observe(burn_in + fields["ends"], names)
-            times = torch.arange(len(first), device=lanes.device)
-            obs = observe(times[:, None], self._agent.observation_names)
+            next_obs = observe(after, () if online.mask_name is None else (online.mask_name,))
+            times = torch.arange(len(first), device=lanes.device)[:, None]
+            obs = observe((times * len(windows.lanes) + lanes).reshape(-1), seen)
             state = {name: x[part] for name, x in windows.state.items()}
             judged = self._judge(online, obs, first, state)
-            values = judged[: fields["ends"].numel()]
+            values = judged[: len(after)]
             place = (fields["ends"] * len(lanes) + windows.lanes[: len(lanes)]).reshape(-1)
             with torch.no_grad():
                 next_targets = self._judge(self.target, obs, first, state)[place]

@@ -141,14 +141,15 @@ class Table:
 
     def is_usable(self, window: Window, tracks: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """`[B]`: whether windows, of which all rows are here, have no gap, and something to learn."""
-        at = self._index(tracks, starts)
         run, step = self._flat["run"], self._flat["step"]
-        has_context = run[at] >= np.minimum(step[at], self.context)
-        whole = run[self._index(tracks, starts + window.rows - 1)] >= window.rows - 1
-        if window.length > 1:
-            return has_context & whole
-        acts = self._index(tracks, starts + window.burn_in)
-        return has_context & whole & self._flat["valid"][acts] & self._flat["acting"][acts]
+        usable = run[self._index(tracks, starts + window.rows - 1)] >= window.rows - 1
+        if self.context:
+            at = self._index(tracks, starts)
+            usable &= run[at] >= np.minimum(step[at], self.context)
+        if window.length == 1:
+            acts = self._index(tracks, starts + window.burn_in)
+            usable &= self._flat["valid"][acts] & self._flat["acting"][acts]
+        return usable
 
     def read(
         self, window: Window, tracks: np.ndarray, starts: np.ndarray, out: Mapping[str, np.ndarray]
