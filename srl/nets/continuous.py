@@ -301,7 +301,7 @@ class ContinuousLearner(NetworkLearner[PolicyT], Generic[ConfigT, PolicyT]):
             errors.append(error)
         table = torch.stack(measured).mean(0)
         self.ranks.sum_(table)
-        self.priorities = array_of(torch.cat(errors, 1).detach().abs().mean(0))
+        self.priorities = array_of(torch.stack(errors, -1).abs().mean(0).reshape(-1))
         metrics = dict(zip(self.measured, table.tolist(), strict=True))
         return metrics | {"learning_rate": rates[0], "train_samples": count}
 
@@ -331,7 +331,10 @@ class ContinuousLearner(NetworkLearner[PolicyT], Generic[ConfigT, PolicyT]):
     def _read(
         self, batch: Mapping[str, np.ndarray], progress: float
     ) -> tuple[list[Transitions], float]:
-        """The minibatches of a draw, and how many rows of them there are on all ranks."""
+        """The minibatches of a draw, and how many rows of them there are on all ranks.
+
+        Prioritised windows come in the order they lie: of neighbours, each minibatch gets one.
+        """
         config, device, network = self.config, self.policy.device, self.policy.network
         returns, discounts, ends, known = n_step_returns(
             *(batch[name] for name in ("reward", "terminated", "truncated")),
@@ -346,14 +349,14 @@ class ContinuousLearner(NetworkLearner[PolicyT], Generic[ConfigT, PolicyT]):
         after = tensor_of(ends[0], device) * num_windows + lanes
         seen, seen_after = (chunks.observe(x, network.encoder.names) for x in (lanes, after))
         is_known = tensor_of(known[0], device)
-        counts = is_known.reshape(config.replay.steps, -1).sum(1).double()
+        steps = config.replay.steps
+        counts = is_known.reshape(-1, steps).sum(0).double()
         self.ranks.sum_(counts)
         with torch.no_grad():
             if config.normalise_observations:
                 learned = {name: x[is_known] for name, x in seen.items()}
                 network.encoder.count_in(learned, self.ranks.sum_)
-            share = (is_known.reshape(len(counts), -1) / counts.clamp(min=1)[:, None]).float()
-            share = share.reshape(-1)
+            share = (is_known.reshape(-1, steps) / counts.clamp(min=1)).float().reshape(-1)
             rows = Transitions(
                 network.encoder(seen),
                 network.from_env(tensor_of(batch["action"][0], device).reshape(num_windows, -1)),
@@ -364,8 +367,8 @@ class ContinuousLearner(NetworkLearner[PolicyT], Generic[ConfigT, PolicyT]):
                 self._importance(batch["chance"], progress) * share,
                 *self.noise(num_windows),
             )
-        parts = zip(*(x.split(num_windows // len(counts)) for x in rows), strict=True)
-        return [Transitions(*part) for part in parts], float(counts.sum())
+        minibatches = [Transitions(*(x[number::steps] for x in rows)) for number in range(steps)]
+        return minibatches, float(counts.sum())
 
     def _importance(self, chances: np.ndarray, progress: float) -> Tensor:
         """`[B]` weights that undo that windows were not drawn alike; of all ranks the largest is 1."""

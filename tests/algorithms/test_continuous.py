@@ -301,12 +301,13 @@ def test_windows_are_read_as_transitions():
     learner = make("sac", n_step=2, discount=0.5)
     batch = windows(learner, 2, end=0.5)[1]
     minibatches, count = learner._read(batch, 0.0)
-    rows = [torch.cat(parts).numpy() for parts in zip(*minibatches, strict=True)]
-    rows = Transitions(*rows)
+    # of neighbours, each minibatch has one
+    rows = [torch.stack(parts, 1).flatten(0, 1) for parts in zip(*minibatches, strict=True)]
+    rows = Transitions(*(x.numpy() for x in rows))
     known = batch["valid"][0]
     assert 0 < known.sum() < len(known)
     assert count == known.sum()
-    shares = known.reshape(STEPS, -1) / known.reshape(STEPS, -1).sum(1, keepdims=True)
+    shares = known.reshape(-1, STEPS) / known.reshape(-1, STEPS).sum(0)
     np.testing.assert_allclose(rows.share, shares.ravel(), rtol=1e-6)
     reward, ended = batch["reward"], batch["terminated"] | batch["truncated"]
     for lane in np.flatnonzero(known):
@@ -327,12 +328,18 @@ def test_prioritised_windows_are_weighted_and_get_their_errors(name):
     learner = make(name, replay=replace(REPLAY, kind="prioritised", importance_exponent=0.5))
     (batch,) = windows(learner)
     (first, second), _ = learner._read(batch, 0.5)
-    ratio = torch.cat([first.weight, second.weight]) / torch.cat([first.share, second.share])
+    ratio = torch.stack([first.weight / first.share, second.weight / second.share], 1).flatten()
     expected = batch["chance"] ** -0.75
     np.testing.assert_allclose(ratio, expected / expected.max(), rtol=1e-5)
+    twin = make(name, replay=learner.config.replay)
+    twin.load(learner.save())
     learner.learn(batch, 0.5)
     assert learner.priorities.shape == (STEPS * MINIBATCH,)
-    assert (learner.priorities > 0).all()
+    for number, rows in enumerate(twin._read(batch, 0.5)[0]):
+        _, errors = twin.step(rows, torch.tensor(1e-3), torch.tensor(1e-3))
+        twin.updates += 1
+        expected = errors.abs().mean(0)
+        np.testing.assert_allclose(learner.priorities[number::STEPS], expected, rtol=1e-5)
 
 
 @each_algorithm
@@ -358,10 +365,10 @@ def test_two_ranks_learn_what_one_does(name):
     batches = windows(whole, 20)
     whole.noise = lambda count: NOISE[:, :count]
     metrics = [whole.learn(batch, 0.5) for batch in batches]
-    lanes = np.arange(STEPS * MINIBATCH).reshape(STEPS, 2, -1)  # of each minibatch a half each
+    lanes = np.arange(STEPS * MINIBATCH).reshape(2, -1)  # of each minibatch a half each
 
     def learn(ranks):
-        mine = lanes[:, ranks.rank].ravel()
+        mine = lanes[ranks.rank]
         learner = make(name, ranks=ranks, **kind)
         learner.noise = lambda count: NOISE[:, mine]
         for batch, expected in zip(batches, metrics, strict=True):
