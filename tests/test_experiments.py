@@ -47,6 +47,7 @@ def test_experiment_explains_itself(name: str) -> None:
     text = explain(experiment)
     assert text.startswith(f"{experiment.name}: ")
     assert experiment.env.name in text
+    assert ("  replay: " in text) is isinstance(experiment.algorithm, Replays)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -116,3 +117,21 @@ def test_cartpole_is_solved_by_other_algorithms(name: str, launcher: str, tmp_pa
 def test_acrobot_is_solved(launcher: str, tmp_path: Path) -> None:
     run = srl.train("acrobot", launcher=launcher, seed=1, out=str(tmp_path / "run"))
     assert run.summary["eval_return"] >= -100
+
+
+PROMISED = {
+    "cartpole-dqn": 475,
+    "cartpole-rainbow": 475,
+    "cartpole-r2d2": 475,
+    "acrobot-dqn": -100,
+    "recall-r2d2": 0.9,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+@pytest.mark.parametrize("name", PROMISED)
+def test_replay_recipe_reaches_what_it_promises(name: str, launcher: str, tmp_path: Path) -> None:
+    run = srl.train(name, launcher=launcher, seed=1, out=str(tmp_path / "run"))
+    assert run.summary["eval_return"] >= PROMISED[name]

@@ -50,7 +50,7 @@ class ReplayConfig:
     warm_up: int = 1000
     """Rows that must be there before the first are drawn."""
     samples_per_insert: float = 8.0
-    """How often a row is drawn, on average: actors and learner wait for each other to hold it."""
+    """Windows drawn for each row that comes: actors and learner wait for each other to hold it."""
     tolerance: float | None = None
     """Draws by which either may be ahead of that; None: one block of every group of envs."""
     priority_exponent: float = 0.6

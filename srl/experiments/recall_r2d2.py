@@ -6,7 +6,7 @@ from srl.core.replay import ReplayConfig
 
 
 def recall_r2d2() -> Experiment[DQNConfig]:
-    """Return 1 at 60k env steps; at most 0.25, a guess of four, without a memory."""
+    """Return 1 at 30k env steps; at most 0.25, a guess of four, without a memory."""
     return Experiment(
         name="recall-r2d2",
         env=EnvConfig(name="toy/recall", options='{"choices": 4, "delay": 6, "jitter": 3}'),
@@ -36,5 +36,5 @@ def recall_r2d2() -> Experiment[DQNConfig]:
             ladder=2.0,
         ),
         actors=ActorsConfig(count=1, envs=32, groups=2),
-        stop=StopConfig(env_steps=60_000),
+        stop=StopConfig(env_steps=30_000),
     )

@@ -3,9 +3,10 @@
 from typing import Any
 
 from srl.core.experiment import Experiment
+from srl.core.replay import Replays
 from srl.launch.graph.hosts import arenas
 from srl.launch.graph.opening import find_opponents
-from srl.launch.graph.plan import make_plan
+from srl.launch.graph.plan import ReplayPlan, make_plan
 from srl.launch.host.limits import needs
 
 
@@ -36,10 +37,7 @@ def explain(experiment: Experiment[Any]) -> str:
         rows = route.batch * route.rollout * route.lanes
         batch = f"  batch: {route.batch} blocks = {rows} rows"
         if route.replay is not None:
-            where = "in a file" if route.replay.is_file else "in memory"
-            batch = (
-                f"  replay: {route.replay.rows} rows, {route.replay.nbytes / 1e6:.1f} MB {where}"
-            )
+            batch = _replay(experiment.algorithm, route.replay)
         lines += [
             "",
             f"policy {route.policy}",
@@ -57,6 +55,16 @@ def explain(experiment: Experiment[Any]) -> str:
     shown = ", ".join(f"{name} {value:g}" for name, value in rules.items() if value is not None)
     lines += ["", f"stops at: {shown or 'Ctrl-C'}"]
     return "\n".join(lines) + "\n"
+
+
+def _replay(algorithm: Replays, plan: ReplayPlan) -> str:
+    """What is kept, and what is drawn of it."""
+    config, where = algorithm.replay, "in a file" if plan.is_file else "in memory"
+    return (
+        f"  replay: {plan.rows} rows, {plan.nbytes / 1e6:.0f} MB {where}; {config.kind}, {config.steps} x "
+        f"{config.batch} windows of {algorithm.window.rows} rows a version, {config.samples_per_insert:g} for "
+        "each row that comes"
+    )
 
 
 def _trainers(experiment: Experiment[Any]) -> str:
