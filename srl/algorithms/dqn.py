@@ -394,10 +394,8 @@ class DQN(NetworkLearner[DQNPolicy]):
         )
         action = batch["action"][config.burn_in : config.burn_in + config.window.length]
         arrays = {"action": action, "returns": sums, "discounts": discounts}
-        fields = {
-            name: tensor_of(x, device)
-            for name, x in (arrays | {"ends": ends, "known": known}).items()
-        }
+        arrays |= {"ends": ends, "known": known}
+        fields = {name: tensor_of(x, device) for name, x in arrays.items()}
         fields["weight"] = fields["known"] * self._importance(batch["chance"], progress)
         chunks = Chunks(batch, self._agent, self._recorded, device)
         lanes = torch.arange(chunks.num_lanes, device=device)
@@ -445,17 +443,11 @@ class DQN(NetworkLearner[DQNPolicy]):
 
     def _read(self, windows: Windows, part: slice) -> Minibatch:
         """What both networks say of some windows, and what came of their actions."""
-        online, observe, seen = (
-            self.policy.network,
-            windows.chunks.observe,
-            self._agent.observation_names,
-        )
+        online, observe = self.policy.network, windows.chunks.observe
+        seen = self._agent.observation_names
         fields = {name: x[:, part] for name, x in windows.fields.items()}
-        first, lanes, after = (
-            windows.first[:, part],
-            windows.lanes[part],
-            fields["after"].reshape(-1),
-        )
+        first, lanes = windows.first[:, part], windows.lanes[part]
+        after = fields["after"].reshape(-1)
         if online.memory is None:
             next_obs = observe(after, seen)
             values = self._judge(online, observe(lanes, seen), first[:1])

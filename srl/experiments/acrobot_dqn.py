@@ -6,7 +6,7 @@ from srl.core.replay import ReplayConfig
 
 
 def acrobot_dqn() -> Experiment[DQNConfig]:
-    """Return >= -100, Gymnasium's threshold, at 100k env steps."""
+    """Return >= -100, Gymnasium's threshold, at 60k env steps."""
     return Experiment(
         name="acrobot-dqn",
         env=EnvConfig(name="gym/Acrobot-v1", scale_rewards=0.1),
@@ -24,5 +24,5 @@ def acrobot_dqn() -> Experiment[DQNConfig]:
             epsilon_end=0.02,
         ),
         actors=ActorsConfig(count=1, envs=8, groups=2),
-        stop=StopConfig(env_steps=100_000),
+        stop=StopConfig(env_steps=60_000),
     )
