@@ -96,7 +96,9 @@ class Doorkeeper:
         """Have a server, before it is bound, talk to those who have the keys, and count who comes to it."""
         use_keys(server, self._keys, serves=True)
         self._servers.append(server)
-        self._monitors.put(server.get_monitor_socket(sum(self._seen)))
+        # under a name of its own: pyzmq's is made of the socket's descriptor, which an earlier one may have had
+        name = f"inproc://srl-monitor-{id(self)}-{len(self._servers)}"
+        self._monitors.put(server.get_monitor_socket(sum(self._seen), name))
         self._ask.send(b"watch")
 
     def close(self) -> None:
