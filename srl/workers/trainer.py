@@ -20,7 +20,6 @@ from srl.core.algorithm import Learner
 from srl.core.arrays import Arrays, subset
 from srl.core.collective import Alone, Collective
 from srl.core.errors import StreamError, WorkerError
-from srl.core.replay import Prioritises
 from srl.core.streams import ParameterPublisher
 from srl.core.telemetry import Telemetry
 from srl.learning.finite import Tracer
@@ -121,7 +120,9 @@ class Trainer:
             return False
         self._env_steps += agreed.env_steps
         self._report(metrics, agreed)
-        self._staging.learned(batch, self.version, self._priorities(agreed))
+        # of a learner that is `Prioritises`; looked up by name, for that is once a batch
+        told = None if agreed.is_faulty else getattr(self._learner, "priorities", None)
+        self._staging.learned(batch, self.version, told)
         return True
 
     def pollables(self) -> Sequence[Any]:
@@ -204,12 +205,6 @@ class Trainer:
     def _skip(self) -> tuple[dict[str, float], Arrays]:
         """Make a version of the weights that are there; metrics and weights."""
         return self._guard.skip(), self._learner.policy.weights()
-
-    def _priorities(self, agreed: Agreed) -> Any:
-        """What the learner says about the windows it learned, where it says so."""
-        if agreed.is_faulty or not isinstance(self._learner, Prioritises):
-            return None
-        return self._learner.priorities
 
     def _report_fault(self, fault: Fault, batch: Batch) -> None:
         """Keep the batch and say what is wrong with it; raises WorkerError where that ends the run."""
