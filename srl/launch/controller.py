@@ -314,7 +314,8 @@ class Controller:
                 self._show()
                 self._show_state()
                 if time.monotonic() >= save_at and self._may_save():
-                    save_at = time.monotonic() + self._experiment.checkpoint.seconds
+                    pause = self._saving.pause(self._experiment.checkpoint.seconds)
+                    save_at = time.monotonic() + pause
                     if (order := self._saving.order(launcher.writers)) is not None:
                         launcher.save(order)
             # Inline, a failure leaves a worker half through its step: nothing to go on from.
@@ -384,7 +385,7 @@ class Controller:
         if self._saving.has_last_failed:
             self._fail_saving(words)
         else:
-            self._say(f"note: {words}: a trainer had died, or did not end in time")
+            self._say(f"note: {words}: who writes it had died, or did not end in time")
 
     def _fail_saving(self, words: str) -> None:
         again = f"'srl resume {self._folder.path}' goes on from the newest"
@@ -484,7 +485,7 @@ class Controller:
         found = self._doctor.diagnose(examined, time.monotonic())
         if found is None or self._is_stopping:
             return
-        path = self._folder.free_error("hang.txt")
+        path = self._folder.free_error("hang-1.txt")
         self._writes.attempt(f"errors/{path.name}", path.write_text, found.text)
         if found.failure is None:
             self._say(f"note: {found.sentence} (stacks in {path})")

@@ -176,12 +176,15 @@ class RunFolder:
         return path
 
     def free_error(self, name: str) -> Path:
-        """Where a file beside the errors can be kept: under another name where there is one."""
+        """Where a file beside the errors can be kept: under another name where there is one.
+
+        After `a.txt` comes `a-2.txt`, and so it does after `a-1.txt`.
+        """
         wanted = self.path / "errors" / Path(name).name
         path, number = wanted, 1
         while path.exists():
             number += 1
-            path = wanted.with_stem(f"{wanted.stem}-{number}")
+            path = wanted.with_stem(f"{wanted.stem.removesuffix('-1')}-{number}")
         return path
 
     def append_error(self, name: str, text: str) -> None:

@@ -1,6 +1,7 @@
 """Gathers the parts of a checkpoint from its writers and, when all are there, makes them one."""
 
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ class _Open:
 
     aside: Path
     missing: set[str]
+    ordered: float
+    """When."""
     saved: list[Saved] = field(default_factory=list)
     manifests: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Writer to what was known of the run when it copied its part; the last is of all parts."""
@@ -48,6 +51,8 @@ class Saving:
         self.last: Path | None = None
         """The newest checkpoint made whole here."""
         self._open: dict[int, _Open] = {}
+        self._took = 0.0
+        """Seconds from an order to a whole checkpoint, the last times."""
         self._committed = self._not_written = -1
         """Serial numbers of the last that is whole, and of the last that failed."""
         self._written = 0
@@ -60,6 +65,14 @@ class Saving:
     def is_busy(self) -> bool:
         """Whether a checkpoint was ordered and is not whole yet."""
         return bool(self._open)
+
+    def pause(self, seconds: float) -> float:
+        """Seconds from one order to the next, so that no death costs more than `seconds` of learning.
+
+        What was learned since a state was copied is lost until the next one is written, and when that is
+        copied and written is not known to the moment: twice the time that it took is left for it.
+        """
+        return max(seconds / 2, seconds - 2 * self._took)
 
     @property
     def is_hopeless(self) -> bool:
@@ -93,7 +106,7 @@ class Saving:
         except OSError as error:
             self._fail(self._serial, str(error))
             return None
-        self._open[self._serial] = _Open(aside, set(writers))
+        self._open[self._serial] = _Open(aside, set(writers), time.monotonic())
         return Save(self._serial, str(aside))
 
     def copied(self, copied: Copied, manifest: Mapping[str, Any]) -> None:
@@ -140,6 +153,8 @@ class Saving:
                 pending.failure = str(error)
             else:
                 self._committed, self._failures_in_a_row = serial, 0
+                took = time.monotonic() - pending.ordered
+                self._took = max(took, (self._took + took) / 2)
                 self._written += 1
                 self._facts = self._look()
                 return True

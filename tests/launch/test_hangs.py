@@ -21,7 +21,7 @@ def test_worker_that_stands_still_is_named_and_starts_again(
     run.wait_for_rows(len(run.rows()) + 3)
     run.popen.send_signal(signal.SIGTERM)
     assert run.wait() == 0
-    text = (run.folder / "errors" / "hang.txt").read_text()
+    text = (run.folder / "errors" / "hang-1.txt").read_text()
     assert f"{victim} has been stopped by a signal for" in text.splitlines()[0]
     assert "actor-0: waits for" in text
     assert "samples/main:" in text

@@ -3,11 +3,13 @@
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from srl.launch import saving
 from srl.launch.saving import MOST_FAILURES, Saving
 from srl.learning.checkpoint import (
     begin_checkpoint,
@@ -73,6 +75,20 @@ class Run:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
+
+
+def test_the_next_is_ordered_so_early_that_it_is_written_in_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([100.0, 103.0, 200.0, 201.0, 300.0, 390.0])
+    monkeypatch.setattr(saving, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert run.saving.pause(60.0) == 60.0
+    run.whole(1)  # 3 s
+    assert run.saving.pause(60.0) == 60.0 - 6.0
+    run.whole(2)  # 1 s, and it took 3 s before
+    assert run.saving.pause(60.0) == 60.0 - 4.0
+    run.whole(3)  # longer than the interval
+    assert run.saving.pause(60.0) == 30.0
 
 
 def test_checkpoint_is_there_when_all_have_answered(run):
