@@ -4,13 +4,13 @@
 
 CartPole on three hosts (network namespaces, under Ray), with training on the first: at a random moment of each
 run, by its seed, the host of the actors or that of the policy workers is killed (and two seconds later has a
-Ray node again), or its link is cut for ten seconds. The run must go on, end `completed`, and account for every
-block; afterwards nothing may be left set aside in Ray. Resumable. Needs root and iproute2.
+Ray node again), or its link is cut for ten seconds. The run must go on, end `completed`, and hold the rules of the
+chaos suite (`srl/testing/chaos/checker.py`); afterwards nothing may be left set aside in Ray. Resumable. Needs
+root and iproute2.
 """
 
 import argparse
 import json
-import os
 import random
 import signal
 import sys
@@ -18,11 +18,14 @@ import tempfile
 import time
 from pathlib import Path
 
+from srl.testing.chaos.checker import Checker
 from srl.testing.ray_hosts import RayHosts
+from srl.tools.bench.report import host
 
 HERE = Path(__file__).parent
 CUT_SECONDS = 10.0
-LEDGER = ("consumed", "dropped", "lost", "in_flight")
+MAX_STALENESS = 1
+"""CartPole's."""
 INFERENCE = {
     "inline": (("--inference", "inline"), {"trainers": [1], "actors": [2, 3]}),
     "policy workers": (
@@ -65,26 +68,23 @@ def one(hosts: RayHosts, seed: int) -> dict:
             hosts.hosts.cut(victim)
             time.sleep(CUT_SECONDS)
             hosts.hosts.heal(victim)
-        wrong = []
+        checker = Checker(max_staleness=MAX_STALENESS)
         try:
             code = process.wait(300)
         except Exception:  # noqa: BLE001 - a run that does not end is what this looks for
             process.kill()
             code = process.wait(30)
-            wrong.append("it did not end")
         summary = json.loads((folder / "summary.json").read_text())
-        if code or summary["status"] != "completed":
-            wrong.append(f"ended {code}, {summary['status']}: {summary['reason']}")
-        if summary["blocks_sent"] != sum(summary[f"blocks_{name}"] for name in LEDGER):
-            wrong.append("the ledger does not add up")
-        if summary["blocks_duplicated"]:
-            wrong.append("blocks came twice")
-        if wrong:
+        is_over = not code and summary["status"] == "completed"
+        words = f"exit code {code}, {summary['status']}: {summary['reason']}"
+        checker.must("ends", is_over, words)
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+        checker.told(rows, summary)
+        if checker.violations:
             print(log.read_text()[-4000:])
     hosts.wait_for_nodes(3)
     left = hosts.run([sys.executable, "-c", NOTHING_LEFT.format(address=hosts.address)])
-    if left.returncode:
-        wrong.append(left.stderr.strip().splitlines()[-1])
+    checker.left("in Ray", left.stderr.strip().splitlines()[-1:] if left.returncode else None)
     names = ("seconds", "env_steps", "worker_restarts", "blocks_sent", "blocks_lost")
     return {
         "seed": seed,
@@ -92,7 +92,8 @@ def one(hosts: RayHosts, seed: int) -> dict:
         "fault": f"{fault} {'actors' if victim in where['actors'] else 'policy workers'}",
         "at_env_steps": steps,
         **{name: summary[name] for name in names},
-        "violations": wrong,
+        "rules": dict(checker.seen),
+        "violations": [str(violation) for violation in checker.violations],
     }
 
 
@@ -102,7 +103,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "host_faults.json")
     options = parser.parse_args()
     done = json.loads(options.out.read_text()) if options.out.exists() else {"runs": []}
-    done["host"] = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
+    done["host"] = host()
     left = set(range(options.runs)) - {run["seed"] for run in done["runs"]}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # hosts are closed then, too
     hosts = RayHosts([4, 4, 4])

@@ -1,7 +1,9 @@
 """What must hold whatever dies: collects violations, for simulated and for real runs."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from srl.transport.slots import Ledger
 
@@ -39,7 +41,8 @@ RULES = {
 class Checker:
     """Is told what happens, and keeps what must not have."""
 
-    max_staleness: int
+    max_staleness: int | None
+    """None: rows are replayed, however old."""
     violations: list[Violation] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     """How often each rule was looked at: one that never was proves nothing."""
@@ -63,7 +66,19 @@ class Checker:
     def learned(self, staleness: int) -> None:
         """A batch was learned, the oldest of whose rows was this many versions behind."""
         bound = self.max_staleness
-        self.must("stale", 0 <= staleness <= bound, f"staleness {staleness}, at most {bound}")
+        is_sound = staleness >= 0 and (bound is None or staleness <= bound)
+        self.must("stale", is_sound, f"staleness {staleness}, at most {bound}")
+
+    def told(self, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+        """What a run wrote of itself: its metrics, row by row, and its summary."""
+        for before, row in zip([None, *rows], rows, strict=False):
+            self.published(int(row["version"]), float(row["time"]["seconds"]))
+            self.learned(int(row["staleness_max"]))
+            if before is not None:
+                gap = row["time"]["seconds"] - before["time"]["seconds"]
+                self.must("silent", gap <= SILENT_SECONDS, f"nothing was learned for {gap:.0f} s")
+        names = [one.name for one in fields(Ledger)]
+        self.ledger(Ledger(**{name: summary[f"blocks_{name}"] for name in names}), "at the end")
 
     def tick(self, now: float) -> None:
         """Time goes by."""

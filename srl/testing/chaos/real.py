@@ -14,10 +14,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from srl.testing.chaos import broken
+from srl.testing.chaos import broken, replays
 from srl.testing.chaos.checker import SILENT_SECONDS, Checker, Violation
 from srl.testing.chaos.run import Run, send_signal, size_of
-from srl.transport.slots import Ledger
 
 _READY_SECONDS = 90.0
 _FAULT_SECONDS = 2.5
@@ -34,18 +33,22 @@ _TOLD_SECONDS = 10.0
 _OPTIONS = (
     *("--launcher", "local", "--stop.env-steps", "1000000000"),
     *("--actors.envs", "8", "--actors.count", "2", "--env.timeout-seconds", str(_HANG_SECONDS)),
-    *("--algorithm.batch-size", "256", "--algorithm.rollout", "16", "--algorithm.hidden", "16"),
-    *("--algorithm.minibatch-size", "128", "--evaluation.episodes", "0"),
+    *("--algorithm.rollout", "16", "--algorithm.hidden", "16", "--evaluation.episodes", "0"),
     *("--max-staleness", str(_MAX_STALENESS), "--checkpoint.seconds", "2"),
     *("--restarts.wait-seconds", "0.2"),
 )
+_ON_POLICY = ("--algorithm.batch-size", "256", "--algorithm.minibatch-size", "128")
 TOPOLOGIES = {
-    "inline inference": (),
-    "one policy worker": ("--inference", "shm", "--actors.groups", "2"),
-    "two policy workers": ("--inference", "shm", "--policies.count", "2"),
-    "two trainers": ("--trainers.count", "2"),
-    "over tcp": ("--samples", "tcp", "--inference", "tcp", "--policies.count", "2"),
+    "inline inference": _ON_POLICY,
+    "one policy worker": (*_ON_POLICY, "--inference", "shm", "--actors.groups", "2"),
+    "two policy workers": (*_ON_POLICY, "--inference", "shm", "--policies.count", "2"),
+    "two trainers": (*_ON_POLICY, "--trainers.count", "2"),
+    "over tcp": (*_ON_POLICY, "--samples", "tcp", "--inference", "tcp", "--policies.count", "2"),
+    "replay": (),
+    "replay in two buffers": ("--buffers.count", "2"),
+    "replay over tcp": ("--buffers.count", "2", "--samples", "tcp", "--trainers.count", "2"),
 }
+"""Name to options; those with replay are of `replays`."""
 
 
 @dataclass
@@ -74,11 +77,15 @@ def run_real(seed: int, *, seconds: float = 20.0, faults: int = 4) -> RealOutcom
     name = sorted(TOPOLOGIES)[seed % len(TOPOLOGIES)]
     envs = sorted(broken.ENVS)[seed // len(TOPOLOGIES) % len(broken.ENVS)]
     outcome = RealOutcome(seed, name, envs, seconds)
-    checker = Checker(max_staleness=_MAX_STALENESS)
+    with_replay = name.startswith("replay")
+    checker = Checker(max_staleness=None if with_replay else _MAX_STALENESS)
     place = Path(tempfile.mkdtemp(prefix="srlc-"))
     levers = place / "levers"
     levers.mkdir()
-    experiment = (broken.ENVS[envs], "--env.options", json.dumps({"folder": str(levers)}))
+    experiment = (
+        f"{replays.__name__}:{envs}" if with_replay else broken.ENVS[envs],
+        *("--env.options", json.dumps({"folder": str(levers)})),
+    )
     run = Run(place, ["train", *experiment, *_OPTIONS, *TOPOLOGIES[name], "--seed", str(seed)])
     chaos = _Chaos(run, broken.Lever(levers), checker, random.Random(seed), outcome)
     try:
@@ -143,18 +150,8 @@ class _Chaos:
 
     def judge(self, ended: float) -> None:
         """What its folder says of it; `ended` is when it was told to stop, as Unix time."""
-        run, checker, outcome = self._run, self._checker, self._outcome
-        rows = run.rows()
-        for before, row in zip([None, *rows], rows, strict=False):
-            checker.published(int(row["version"]), float(row["time"]["seconds"]))
-            checker.learned(int(row["staleness_max"]))
-            if before is not None:
-                gap = row["time"]["seconds"] - before["time"]["seconds"]
-                words = f"nothing was learned for {gap:.0f} s"
-                checker.must("silent", gap <= SILENT_SECONDS, words)
-        summary = run.summary
-        names = ("sent", "consumed", "dropped", "lost", "in_flight", "duplicated")
-        checker.ledger(Ledger(**{name: summary[f"blocks_{name}"] for name in names}), "at the end")
+        summary, outcome = self._run.summary, self._outcome
+        self._checker.told(self._run.rows(), summary)
         outcome.versions, outcome.restarts = summary["version"], summary["worker_restarts"]
         self._judge_envs(int(summary["env_failures"]), ended)
 
