@@ -154,10 +154,31 @@ def test_unknown_option_is_refused(refuses: Any) -> None:
         ("--algorithm.learning-rate", "-1", "must be > 0, got -1"),
         ("--trainers.count", "0", "trainers.count must be at least 1, got 0"),
         ("--trainers.count", "3", "must be a multiple of trainers.count (3)"),
+        ("--actors.inline", "1", "actors.inline must be 0 or more and less than actors.count (1)"),
+        ("--buffers.count", "-1", "buffers.count must be at least 0, got -1"),
+        ("--buffers.count", "1", "learns each block once, and has nothing to keep"),
     ],
 )
 def test_value_out_of_range_is_refused(refuses: Any, option: str, value: str, words: str) -> None:
     assert words in refuses("train", "cartpole", option, value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--buffers.count 3", "actors.count (1) must be a multiple of buffers.count (3)"),
+        (
+            "--buffers.count 1 --actors.count 2 --trainers.count 2",
+            "buffers.count (1) must be a multiple of trainers.count (2)",
+        ),
+        (
+            "--buffers.count 3 --actors.count 3 --algorithm.replay.batch 64",
+            "cannot be drawn equally by 3 (buffers.count, or trainers.count)",
+        ),
+    ],
+)
+def test_buffers_that_cannot_share_are_refused(refuses: Any, options: str, words: str) -> None:
+    assert words in refuses("train", "cartpole-dqn", *options.split())
 
 
 @pytest.mark.parametrize(

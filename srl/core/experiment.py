@@ -98,6 +98,9 @@ class ActorsConfig:
     max: int | None = None
     """Most actors, of launcher ray: those above `count` begin where there is room for them, now or when
     nodes join. None: as many as `count`."""
+    inline: int = 0
+    """So many actors, the first ones, compute actions themselves though there are policy workers for the
+    others."""
     threads: int | None = None
     """Compute threads of each actor that computes actions itself; None: as `threads` says. (Native
     envs have theirs by env.options, mostly `num_threads`.)"""
@@ -110,6 +113,11 @@ class ActorsConfig:
         if self.memory_limit_mb is not None:
             check_at_least("actors.memory-limit-mb", self.memory_limit_mb, 1)
         check_at_least("actors.count", self.count, 1)
+        if not 0 <= self.inline < self.count:
+            raise ConfigError(
+                f"actors.inline must be 0 or more and less than actors.count ({self.count}), got "
+                f"{self.inline}; for all of them there is --inference inline"
+            )
         _check_least("actors", self.min, self.count)
         if self.max is not None and self.max < self.count:
             raise ConfigError(
@@ -172,6 +180,18 @@ class TrainersConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BuffersConfig:
+    """The buffers, which keep what algorithms with replay learn from (none: trainers keep it)."""
+
+    count: int = 0
+    """Buffer workers a policy: each keeps what its share of the actors sends, and draws its share of every
+    batch. 0: each trainer does so for itself, as launcher inline always has it."""
+
+    def __post_init__(self) -> None:
+        check_at_least("buffers.count", self.count, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StopConfig:
     """When to stop; the first that is reached ends the run."""
 
@@ -194,7 +214,7 @@ class CheckpointConfig:
     """Checkpoints during the run (there is always one at its end)."""
 
     seconds: float = 60.0
-    """Seconds between two checkpoints."""
+    """Seconds of learning that a death may cost: between two checkpoints, the time to write one included."""
     keep: int = 3
     """Newest checkpoints to keep; the best stays beside them."""
 
@@ -244,13 +264,15 @@ class RestartsConfig:
     """Of a policy worker."""
     trainers: int = 5
     """Of the trainers of a policy, which go on together from the last checkpoint."""
+    buffers: int = 5
+    """Of a buffer, which goes on with what it had at the last checkpoint."""
     evaluators: int = 5
     """Of an evaluator."""
     wait_seconds: float = 1.0
     """Before the second life in a row; twice as long before each one after, up to half a minute."""
 
     def __post_init__(self) -> None:
-        for kind in ("actors", "policies", "trainers", "evaluators"):
+        for kind in ("actors", "policies", "trainers", "buffers", "evaluators"):
             check_at_least(f"restarts.{kind}", getattr(self, kind), 0)
         check_at_least("restarts.wait-seconds", self.wait_seconds, 0)
 
@@ -382,6 +404,8 @@ class Experiment(Generic[AlgorithmT]):
     """The policy workers, which answer requests for actions (none with inline inference)."""
     trainers: TrainersConfig = TrainersConfig()
     """The trainers, which learn."""
+    buffers: BuffersConfig = BuffersConfig()
+    """The buffers, which keep what algorithms with replay learn from (none: trainers keep it)."""
     stop: StopConfig = StopConfig()
     """When to stop; the first that is reached ends the run."""
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -452,12 +476,25 @@ class Experiment(Generic[AlgorithmT]):
                 "policies.count, policies.device and policies.threads are of policy workers, and "
                 "with inline inference there are none: use --inference shm, and a launcher that is not inline"
             )
-        if self.actors.count % self.num_ranks:
-            more = -(-self.actors.count // self.num_ranks) * self.num_ranks
+        if self.inference_substrate == "inline" and self.actors.inline:
             raise ConfigError(
-                f"actors.count ({self.actors.count}) must be a multiple of trainers.count "
-                f"({self.num_ranks}), because each actor sends its blocks to one trainer: use "
-                f"--actors.count {more}, or another --trainers.count"
+                f"actors.inline {self.actors.inline} sets some actors apart from those that ask policy workers, "
+                "and with inline inference none does: use --inference shm, and a launcher that is not inline"
+            )
+        if self.num_buffers % self.num_ranks:
+            raise ConfigError(
+                f"buffers.count ({self.num_buffers}) must be a multiple of trainers.count "
+                f"({self.num_ranks}), because each buffer draws for one trainer: use "
+                f"--buffers.count {-(-self.num_buffers // self.num_ranks) * self.num_ranks}"
+            )
+        takers = self.num_buffers or self.num_ranks
+        if self.actors.count % takers:
+            more = -(-self.actors.count // takers) * takers
+            kind = "buffer" if self.num_buffers else "trainer"
+            raise ConfigError(
+                f"actors.count ({self.actors.count}) must be a multiple of {kind}s.count "
+                f"({takers}), because each actor sends its blocks to one {kind}: use "
+                f"--actors.count {more}, or another --{kind}s.count"
             )
         if all(route.frozen for route in self.routes):
             raise ConfigError("all routes are frozen: at least one policy must learn")
@@ -480,6 +517,11 @@ class Experiment(Generic[AlgorithmT]):
     def num_ranks(self) -> int:
         """Trainers a policy: N of them equal one, which is what there is in one process."""
         return 1 if self.launcher == "inline" else self.trainers.count
+
+    @property
+    def num_buffers(self) -> int:
+        """Buffer workers a policy; in one process its trainer keeps what there is to replay."""
+        return 0 if self.launcher == "inline" else self.buffers.count
 
     @property
     def samples_substrate(self) -> str:

@@ -28,6 +28,7 @@ from srl.transport.control import (
     Restarted,
     Retire,
     Save,
+    Saved,
     StartNode,
     Stop,
     Stopped,
@@ -226,6 +227,8 @@ class Agents:
             return [self._on_accounts(host, message)]
         if isinstance(message, Reports):
             return [*message.reports]
+        if isinstance(message, Saved):
+            return [self._with_others(host, message)]
         if isinstance(message, Restarted):
             others = [one.ledgers for h, one in self._accounts.items() if h != host]
             ledgers = _sum([message.ledgers, *others])
@@ -242,6 +245,19 @@ class Agents:
                 ledgers = {p: asdict(Ledger(**one).ended()) for p, one in ledgers.items()}
             return [Stopped(ledgers)]
         return [message]
+
+    def _with_others(self, host: int, saved: Saved) -> Saved:
+        """With what trainers of the same policy on other hosts have done with their blocks."""
+        others = [
+            {
+                policy: _settled(one.ledgers[policy])
+                for policy in saved.ledgers
+                if policy in one.ledgers
+            }
+            for h, one in self._accounts.items()
+            if h != host
+        ]
+        return msgspec.structs.replace(saved, ledgers=_sum([saved.ledgers, *others]))
 
     def _on_accounts(self, host: int, message: Accounts) -> Accounts:
         """The ledger of all hosts, and what is new of the workers of this one."""
@@ -300,6 +316,12 @@ class Agents:
                 self._lines[host].send(self._stop)
 
 
+def _settled(ledger: Mapping[str, int]) -> dict[str, int]:
+    """Of a host's ledger what has become of blocks that arrived there; who sent them may be elsewhere."""
+    ended = {name: ledger[name] for name in ("consumed", "dropped", "lost")}
+    return asdict(Ledger(sent=sum(ended.values()), **ended))
+
+
 def _sum(found: Sequence[Ledgers]) -> Ledgers:
     """Policy to what became of its blocks, over all hosts."""
     total: dict[str, Ledger] = {}
@@ -314,8 +336,10 @@ def contract(plan: Plan) -> tuple[list[str], list[str]]:
     parallel = plan.num_ranks > 1
     whose = "the first trainer of every policy" if parallel else "every trainer"
     anew = "actors, policies and other trainers" if parallel else "actors and policies"
-    return [f"weights, optimiser, schedules, counters and random state of {whose}"], [
+    kept, lost = plan.replay_contract()
+    return [f"weights, optimiser, schedules, counters and random state of {whose}", *kept], [
         "envs: episodes under way are not restored; actors begin new ones",
         f"blocks in flight, and the random state of {anew}",
+        *lost,
         *plan.unfinished_evaluation(),
     ]

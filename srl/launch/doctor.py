@@ -19,7 +19,7 @@ _ANSWER_SECONDS = 15.0
 _LONGEST_TICK = 2.0
 _LOOK_SECONDS = 0.5
 """Between two looks at all workers."""
-_PROGRESS = {"actor": "env_steps", "policy": "requests"}
+_PROGRESS = {"actor": "env_steps", "policy": "requests", "buffer": "draws"}
 """Kind to the counter that says that a worker of it gets somewhere."""
 _MEETING = "learning/parallel.py"
 """Where trainers wait for each other, without a report."""
@@ -192,12 +192,30 @@ class Doctor:
             )
         if patient.waits_in == "wait_for_action":
             return self._unanswered_actor(name, seen, examined)
-        if patient.waits_in == "wait_for_credit":
-            trainers = [w.name for w in self._plan.of_kind("trainer")]
-            return self._blame_first(trainers, seen, examined)
-        if patient.waits_in == "wait_for_batch":
-            return self._hungry_trainer(name, seen, examined)
+        if patient.waits_in in ("wait_for_credit", "wait_for_leave"):
+            kind = "trainer" if patient.kind == "buffer" else self._takers
+            return self._blame_first(self._named(kind), seen, examined)
+        if patient.waits_in == "wait_for_batch" and self._takers == "buffer":
+            return self._undrawn_trainer(name, seen, examined)
+        if patient.waits_in in ("wait_for_batch", "wait_for_blocks"):
+            return self._hungry_taker(name, seen, examined)
         return None, f"{name} works"
+
+    @property
+    def _takers(self) -> str:
+        """The kind of those who take actors' blocks."""
+        return "buffer" if self._plan.of_kind("buffer") else "trainer"
+
+    def _named(self, kind: str) -> list[str]:
+        return [worker.name for worker in self._plan.of_kind(kind)]
+
+    def _undrawn_trainer(
+        self, name: str, seen: list[str], examined: Examined
+    ) -> tuple[str | None, str]:
+        buffers = self._named("buffer")
+        if any(self._is_away(buffer) for buffer in buffers):
+            return None, "a buffer is being started again"
+        return self._blame_first(buffers, seen, examined)
 
     def _blame_first(
         self, names: list[str], seen: list[str], examined: Examined
@@ -228,7 +246,7 @@ class Doctor:
             "requests: a message between them was lost"
         )
 
-    def _hungry_trainer(
+    def _hungry_taker(
         self, name: str, seen: list[str], examined: Examined
     ) -> tuple[str | None, str]:
         actors = [w.name for w in self._plan.of_kind("actor")]
@@ -313,11 +331,13 @@ class Doctor:
 
     def _awaited(self, name: str) -> str:
         """Whom a worker waits for, in words."""
-        patient = self._patients[name]
+        patient, blocks = self._patients[name], ("blocks of", "actor")
         of = {
             "wait_for_action": ("an answer of", "policy"),
-            "wait_for_credit": ("leave to begin a block from", "trainer"),
-            "wait_for_batch": ("blocks of", "actor"),
+            "wait_for_credit": ("leave to begin a block from", self._takers),
+            "wait_for_leave": ("leave to draw from", "trainer"),
+            "wait_for_batch": blocks if self._takers == "trainer" else ("draws of", "buffer"),
+            "wait_for_blocks": blocks,
             "wait_for_requests": ("requests of", "actor"),
         }
         if self._is_silent(name):

@@ -70,7 +70,7 @@ class FarFolder:
         self._state: Path | None = None
         """The checkpoint that was fetched last."""
         self._num_states = 0
-        self._trainers = frozenset[str]()
+        self._going_on = frozenset[str]()
         """Workers of this host that need one."""
 
     @property
@@ -179,14 +179,15 @@ class FarFolder:
         if isinstance(message, StartNode):
             plan = msgspec.json.decode(message.plan)
             kinds = {worker["name"]: worker["kind"] for worker in plan["workers"]}
-            self._trainers = frozenset(n for n in message.workers if kinds[n] == "trainer")
+            going_on = ("trainer", "buffer")
+            self._going_on = frozenset(n for n in message.workers if kinds[n] in going_on)
             for route in plan["routes"]:
                 for number in range(len(route.get("opponents", ()))):
                     for file in ("opponent.json", "weights.safetensors"):
                         self._fetch(f"pinned/{route['policy']}/{number}/{file}")
         if isinstance(message, StartNode | Restart) and message.state is not None:
-            names = message.workers if isinstance(message, Restart) else self._trainers
-            if not self._trainers.isdisjoint(names):
+            names = message.workers if isinstance(message, Restart) else self._going_on
+            if not self._going_on.isdisjoint(names):
                 self._num_states += 1
                 self._state = self.path / "state" / str(self._num_states)
                 shutil.rmtree(self._state.with_name(str(self._num_states - 2)), ignore_errors=True)

@@ -138,9 +138,10 @@ class InlineLauncher:
         """What a checkpoint of this launcher brings back, and what it does not."""
         everything = "every worker, stream, counter and random state, blocks in flight included"
         envs = f"envs: {self._plan.env_restores}"
+        _, lost = self._plan.replay_contract()
         if "not restored" not in envs:
-            return [everything, envs], []
-        return [everything], [envs, *self._plan.unfinished_evaluation()]
+            return [everything, envs], lost
+        return [everything], [envs, *lost, *self._plan.unfinished_evaluation()]
 
     def _ledgers(self) -> dict[str, dict[str, int]]:
         return {

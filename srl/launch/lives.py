@@ -17,8 +17,8 @@ from srl.transport.control import (
     Saved,
 )
 
-_PROGRESS_COUNTERS = ("env_steps", "requests")
-"""Of an actor and of a policy worker: one of them says that a life of it got somewhere."""
+_PROGRESS_COUNTERS = ("env_steps", "requests", "draws")
+"""Of an actor, a policy worker and a buffer: one of them says that a life of it got somewhere."""
 
 
 class Lives:
@@ -88,7 +88,7 @@ class Lives:
 
     def is_writer(self, worker: str) -> bool:
         """Whether a checkpoint needs this worker."""
-        return self._kinds.get(worker, "trainer") == "trainer"
+        return self._kinds.get(worker, "trainer") in ("trainer", "buffer")
 
     def orders(self, state: str | None, now: float) -> list[Restart | Retire | Enlist]:
         """What node agents are to do now; trainers go on from the checkpoint `state`."""
@@ -104,7 +104,7 @@ class Lives:
         self._supervisor.progressed(worker, self._supervisor.incarnation(worker))
 
     def _on_ready(self, ready: Ready) -> None:
-        if ready.incarnation > 1 and self._kinds[ready.worker] == "trainer":
+        if ready.incarnation > 1 and self._kinds[ready.worker] in ("trainer", "buffer"):
             self._untold += [Enlist(actor) for actor in self._enlisted]
             self._untold += [Retire(actor) for actor in self._retired]  # a new life knows of none
         if ready.worker in self._late:

@@ -25,7 +25,7 @@ import zmq
 from srl.core.errors import ConfigError, SrlError
 from srl.launch.graph.env_factory import import_family
 from srl.launch.graph.hosts import RELAY, actors_on, asked_ends, hosts_of, sent_from
-from srl.launch.graph.plan import Plan, RoutePlan, worker_name
+from srl.launch.graph.plan import Plan, RoutePlan
 from srl.launch.host.children import Child, can_fork, fork, start_anew
 from srl.launch.host.gathering import Gathering
 from srl.launch.host.limits import raise_descriptors
@@ -70,11 +70,19 @@ log = logging.getLogger(__name__)
 
 _POLL_MILLISECONDS = 200
 _ACCOUNTS_SECONDS = 1.0
-_STOP_ORDER = ("evaluator", "actor", "policy", "trainer")
+_STOP_ORDER = ("evaluator", "actor", "policy", "buffer", "trainer")
 """Reverse to the dataflow: who sends stops before who receives."""
-_GRACE_SECONDS = {"evaluator": 15.0, "actor": 15.0, "policy": 10.0, "trainer": 15.0}
+_GRACE_SECONDS = {
+    "evaluator": 15.0,
+    "actor": 15.0,
+    "policy": 10.0,
+    "buffer": 10.0,
+    "trainer": 15.0,
+}
 """A healthy worker ends within a step, but an env may reset for seconds, on cores that are busy."""
 _SAVE_GRACE_SECONDS = 60.0
+_SAVE_BYTES_A_SECOND = 50e6
+"""Of what checkpoints hold of replay buffers: a slow disk."""
 _ALONE_GRACE_SECONDS = 1.0
 """Where the controller is gone, and the worker has nothing to save."""
 _ALONE_SERIAL = 50_000_000
@@ -305,7 +313,7 @@ class NodeAgent:
         elif isinstance(message, Restart):
             self._restart(message)
         elif isinstance(message, Retire | Enlist):
-            for process in self._of_kind("trainer"):
+            for process in (*self._of_kind("trainer"), *self._of_kind("buffer")):
                 process.channel.send(message)
         elif isinstance(message, Backup):
             self._backup = message
@@ -424,12 +432,19 @@ class NodeAgent:
             heard += self._await_exit(processes, saving, _GRACE_SECONDS[kind])
         return heard
 
+    @property
+    def _save_grace(self) -> float:
+        """Seconds that writing a checkpoint may take."""
+        replays = [route.replay for route in self._plan.learning if route.replay is not None]
+        kept = sum(replay.nbytes for replay in replays if replay.config.saved)
+        return _SAVE_GRACE_SECONDS + kept / _SAVE_BYTES_A_SECOND
+
     def _await_exit(
         self, processes: list[_Process], saving: set[tuple[str, int]], grace: float
     ) -> list[Message]:
         """Wait for the end of these workers, longer while some write their part; what they said."""
         heard: list[Message] = []
-        deadline = time.monotonic() + (_SAVE_GRACE_SECONDS if saving else grace)
+        deadline = time.monotonic() + (self._save_grace if saving else grace)
         while any(p.popen.poll() is None for p in processes) and time.monotonic() < deadline:
             self._controller.recv_all()  # nothing but its end matters now
             if self._controller.closed and not (saving and self._is_alone):
@@ -467,7 +482,7 @@ class NodeAgent:
     def _table(self, route: RoutePlan) -> SlotTable:
         num_actors = self._plan.experiment["actors"]["count"]
         buffer = self._arenas[f"samples/{route.policy}"].buffer
-        return SlotTable(buffer, num_actors, route.slots, self._plan.num_ranks)
+        return SlotTable(buffer, num_actors, route.slots, self._plan.num_takers)
 
     def _ledgers(self) -> dict[str, dict[str, int]]:
         ledgers = {}
@@ -485,15 +500,15 @@ class NodeAgent:
             ledger = Ledger()
             if f"samples/{route.policy}" in self._arenas:
                 table = self._table(route)
-                ledger = table.ledger(consumer_lives=self._live_ranks(route))
+                ledger = table.ledger(consumer_lives=self._live_takers(route))
                 sent += sum(table.sequence(actor) for actor in self._senders_in_place(route))
             ledgers[route.policy] = asdict(ledger.with_sent(sent))
         return ledgers
 
-    def _live_ranks(self, route: RoutePlan) -> list[bool]:
-        """Whether each trainer of a route holds what it took; those of other hosts took nothing here."""
-        names = [worker_name("trainer", route.policy, i) for i in range(self._plan.num_ranks)]
-        here = [self._processes.get(name) for name in names]
+    def _live_takers(self, route: RoutePlan) -> list[bool]:
+        """Whether each who takes blocks of a route holds what it took; those of other hosts took nothing here."""
+        takers = self._plan.takers(route.policy)
+        here = [self._processes.get(worker.name) for worker in takers]
         return [p is None or p.popen.poll() in (None, 0) for p in here]
 
     def _senders_in_place(self, route: RoutePlan) -> list[int]:

@@ -85,6 +85,7 @@ class Supervisor:
             "actor": config.actors,
             "policy": config.policies,
             "trainer": config.trainers,
+            "buffer": config.buffers,
             "evaluator": config.evaluators,
         }
         self._first_wait = config.wait_seconds

@@ -180,19 +180,33 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read and verify; raises CheckpointError where a byte is missing or changed."""
     manifest = read_manifest(path)
-    try:
-        parts = msgspec.convert(manifest.get("parts"), list[Part])
-    except msgspec.ValidationError as error:
-        raise CheckpointError(
-            f"{path / _MANIFEST} does not say which sections its parts have: {error}"
-        ) from error
     sections: dict[str, Arrays] = {}
-    for part in parts:
+    for part in _parts_of(path, manifest):
         sections |= {name: {} for name in part.sections}
         for key, array in _read_part(path, part).items():
             section, _, name = key.partition("/")
             sections.setdefault(section, {})[name] = array
     return Checkpoint(path, manifest, sections)
+
+
+def read_section(path: Path, section: str) -> Arrays | None:
+    """Read and verify what one worker saved, None where that is nothing; raises CheckpointError."""
+    for part in _parts_of(path, read_manifest(path)):
+        if section in part.sections:
+            arrays, start = _read_part(path, part), f"{section}/"
+            return {
+                key.removeprefix(start): a for key, a in arrays.items() if key.startswith(start)
+            }
+    return None
+
+
+def _parts_of(path: Path, manifest: Mapping[str, Any]) -> list[Part]:
+    try:
+        return msgspec.convert(manifest.get("parts"), list[Part])
+    except msgspec.ValidationError as error:
+        raise CheckpointError(
+            f"{path / _MANIFEST} does not say which sections its parts have: {error}"
+        ) from error
 
 
 def _read_part(path: Path, part: Part) -> Arrays:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from srl.core.arrays import Arrays
-from srl.core.block import Layout
+from srl.core.block import Block, Layout
 from srl.core.spec import Field
 from srl.core.streams import Delivery, SampleConsumer
 from srl.core.telemetry import Telemetry
@@ -73,8 +73,22 @@ def allocate(layout: Layout, memory: Memory, *, blocks: int = 1) -> Arrays:
     return arrays
 
 
+def copy_columns(memory: Memory, layout: Layout, block: Block, arrays: Arrays, place: int) -> None:
+    """Copy a block to its place among those of a batch: the only read of an observation for training."""
+    for spec_field in layout.spec:
+        source, target = block[spec_field.name], arrays[spec_field.name]
+        axis = 0 if spec_field.per == "head" else 1
+        width = source.shape[axis]
+        columns = slice(place * width, (place + 1) * width)
+        memory.copy(target[columns] if axis == 0 else target[:, columns], source)
+    memory.wait()
+
+
 class Source(Protocol):
-    """Where a trainer's batches come from: `Staging`, or a replay buffer (`Replaying`)."""
+    """Where a trainer's batches come from.
+
+    `Staging`; or a replay buffer: the trainer's own (`Replaying`), or those of buffer workers (`Drawing`).
+    """
 
     @property
     def layout(self) -> Layout:
@@ -273,7 +287,7 @@ class Staging:
         batch = self._filling
         assert batch is not None, "more came than there was room for"
         with self.telemetry.time("stage"):
-            self._copy(delivery, batch)
+            copy_columns(self._memory, self.layout, block, batch.arrays, batch.num_blocks)
         self._consumer.take(delivery, dropped=False)
         batch.num_blocks += 1
         batch.oldest_rows.append(oldest)
@@ -282,17 +296,6 @@ class Staging:
         if batch.num_blocks == gate.batch:
             self._full, self._filling = batch, None
             self._next_version += 1
-
-    def _copy(self, delivery: Delivery, batch: Batch) -> None:
-        """The only read of an observation for training."""
-        for spec_field in self.layout.spec:
-            source = delivery.block[spec_field.name]
-            axis = 0 if spec_field.per == "head" else 1
-            width = source.shape[axis]
-            columns = slice(batch.num_blocks * width, (batch.num_blocks + 1) * width)
-            target = batch.arrays[spec_field.name]
-            self._memory.copy(target[columns] if axis == 0 else target[:, columns], source)
-        self._memory.wait()
 
     def _deal(self) -> None:
         abandoned = self._consumer.abandoned()

@@ -18,7 +18,7 @@ def name_bottleneck(splits: Mapping[str, Split]) -> str:
     """One sentence: which worker kind holds the others back, and what would help.
 
     Args:
-        splits: worker kind (`actor`, `policy`, `trainer`) to its time split.
+        splits: worker kind (`actor`, `policy`, `buffer`, `trainer`) to its time split.
     """
     actor, trainer = shares(splits.get("actor", {})), shares(splits.get("trainer", {}))
     policy = shares(splits.get("policy", {}))
@@ -27,6 +27,13 @@ def name_bottleneck(splits: Mapping[str, Split]) -> str:
     starved = trainer.get("wait_for_batch", 0.0) + trainer.get("wait_for_ranks", 0.0)
     held = actor.get("wait_for_credit", 0.0)
     unanswered = actor.get("wait_for_action", 0.0)
+    buffer = shares(splits.get("buffer", {}))
+    idle = sum(share for name, share in buffer.items() if name.startswith("wait"))
+    if buffer and idle < 0.2 and min(held, starved) > 0.1:
+        return (
+            f"replay: buffers work {1 - idle:.0%} of their time, the trainer waits {starved:.0%} of its own "
+            f"for draws, and actors {held:.0%} of theirs for leave to go on; more --buffers.count helps"
+        )
     if held > starved and held > 0.1:
         return (
             f"learning: the trainer works {1 - starved:.0%} of its time and actors wait "

@@ -28,11 +28,11 @@ import numpy as np
 import zmq
 
 from srl.core.collective import Alone, Group
-from srl.core.errors import SrlError, StreamError
+from srl.core.errors import CheckpointError, SrlError, StreamError
 from srl.core.worker import Worker
 from srl.launch.graph.connect import ProcessConnector, build_worker
 from srl.launch.graph.hosts import ranks_end
-from srl.launch.graph.plan import Plan, worker_name
+from srl.launch.graph.plan import Plan, WorkerPlan, worker_name
 from srl.launch.host.process import offer_to_oom_killer, use_allocator, use_log, use_threads
 from srl.launch.host.stacks import offer_stacks
 from srl.streams.parameters.shm import ShmSubscriber
@@ -62,6 +62,8 @@ _CONFIGURE_SECONDS = 60.0
 _REPORT_SECONDS = 0.25
 _WAIT_MILLISECONDS = 200
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_GO_ON = ("trainer", "buffer")
+"""Kinds of workers that go on from a checkpoint."""
 _LIFE_BITS = 48
 """Above the versions of a run."""
 HUNG = 4
@@ -252,7 +254,7 @@ def _build(
     configure: Configure, plan: Plan, buffers: dict[str, np.ndarray], group: Group
 ) -> tuple[Worker, ProcessConnector]:
     planned = plan.worker(configure.worker)
-    if configure.incarnation > 1 and planned.kind != "trainer":
+    if configure.incarnation > 1 and planned.kind not in _GO_ON:
         # another life draws other numbers, or it would play the same episodes again
         begun = plan.restarted_at + (configure.incarnation << _LIFE_BITS)
         plan = msgspec.structs.replace(plan, restarted_at=begun)
@@ -269,21 +271,34 @@ def _build(
     )
     worker = build_worker(plan, configure.worker, connector)
     use_threads(plan.threads(planned.kind))
-    if planned.kind == "actor" and plan.inference != "inline":
+    if planned.kind == "actor" and not plan.answers_itself(planned.index):
         os.nice(_ACTOR_NICENESS)
-    if configure.state is not None and planned.kind == "trainer":
-        from srl.learning.checkpoint import read_checkpoint
-
-        sections = read_checkpoint(Path(configure.state)).sections
-        worker.load(sections[worker_name("trainer", planned.policy, 0)])  # rank 0's is everyone's
+    if configure.state is not None and planned.kind in _GO_ON:
+        _load(worker, planned, Path(configure.state))
     return worker, connector
+
+
+def _load(worker: Worker, planned: WorkerPlan, state: Path) -> None:
+    """Bring a worker's state back; a buffer that was not saved begins empty."""
+    from srl.learning.checkpoint import read_section
+
+    # of trainers rank 0's is everyone's
+    index = 0 if planned.kind == "trainer" else planned.index
+    section = read_section(state, worker_name(planned.kind, planned.policy, index))
+    if section is not None:
+        worker.load(section)
+    elif planned.kind == "trainer":
+        raise CheckpointError(f"{state} has nothing of the trainers of policy {planned.policy!r}")
 
 
 def _ledgers(plan: Plan, worker: str, buffers: dict[str, np.ndarray]) -> Ledgers:
     """Policy of a trainer to what has become of its blocks, at this moment."""
-    route = plan.route(plan.worker(worker).policy)
+    planned = plan.worker(worker)
+    if planned.kind != "trainer":
+        return {}
+    route = plan.route(planned.policy)
     num_actors = plan.experiment["actors"]["count"]
-    shape = num_actors, route.slots, plan.num_ranks
+    shape = num_actors, route.slots, plan.num_takers
     table = SlotTable(buffers[f"samples/{route.policy}"], *shape)
     return {route.policy: asdict(table.ledger(consumer_lives=True))}
 
@@ -357,9 +372,9 @@ class _Loop:
             if isinstance(message, Save):
                 self._saver.save(message)
             elif isinstance(message, Retire):
-                self._worker.retire(message.actor)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
+                self._worker.retire(message.actor)  # pyright: ignore[reportAttributeAccessIssue] - a taker's
             elif isinstance(message, Enlist):
-                self._worker.enlist(message.actor)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
+                self._worker.enlist(message.actor)  # pyright: ignore[reportAttributeAccessIssue] - a taker's
             elif isinstance(message, Stop):
                 if message.save is not None:
                     self._saver.save(message.save)

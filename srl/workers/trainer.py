@@ -120,8 +120,8 @@ class Trainer:
             return False
         self._env_steps += agreed.env_steps
         self._report(metrics, agreed)
-        # of a learner that is `Prioritises`; looked up by name, for that is once a batch
-        told = None if agreed.is_faulty else getattr(self._learner, "priorities", None)
+        # of a learner that is `Prioritises`; of a batch that was skipped there are none
+        told = getattr(self._learner, "priorities", None) if metrics["train_samples"] else None
         self._staging.learned(batch, self.version, told)
         return True
 

@@ -49,7 +49,8 @@ def test_options_of_the_page_exist():
     from srl.api import find_experiment
     from srl.launch.graph.options import help_text
 
-    text = help_text(find_experiment("cartpole"), "srl train cartpole")
+    names = ("cartpole", "cartpole-dqn")  # without replay, and with it
+    text = "".join(help_text(find_experiment(name), f"srl train {name}") for name in names)
     for option in set(
         re.findall(r"--[a-z]+\.[a-z-]+|--max-staleness|--arena-megabytes|--out", PAGE.read_text())
     ):

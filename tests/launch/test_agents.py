@@ -14,9 +14,11 @@ from srl.transport.control import (
     Begin,
     Examine,
     Failure,
+    Part,
     Prepared,
     Restart,
     Restarted,
+    Saved,
     StartNode,
     Stop,
     Stopped,
@@ -140,6 +142,19 @@ def test_what_a_lost_host_had_sent_stays_in_the_ledger(hosts):
     assert isinstance(lines[0].sent[-1], Stop)
     lines[0].inbox.append(Stopped(ledger(sent=0, consumed=7, in_flight=-7)))
     assert agents.hear() == [Stopped(ledger(sent=10, consumed=7, lost=3))]
+
+
+def test_what_is_saved_counts_what_trainers_on_other_hosts_took(hosts):
+    agents, lines = hosts
+    lines[1].inbox.append(Accounts(ledger(sent=40, consumed=10, dropped=2, in_flight=28)))
+    agents.hear()
+    part = Part("trainer-0.safetensors", "0" * 64, 1, ("trainer-0",))
+    mine = ledger(sent=9, consumed=7, in_flight=2)
+    lines[0].inbox.append(Saved("trainer-0", 1, part, {"main": 3}, mine))
+    found = agents.hear()[-1]
+    assert found.ledgers == ledger(sent=21, consumed=17, dropped=2, in_flight=2)
+    lines[0].inbox.append(Saved("buffer-0", 1, part, {}, {}))
+    assert agents.hear()[-1].ledgers == {}
 
 
 def test_stop_does_not_wait_for_a_host_that_is_away(hosts):

@@ -36,7 +36,7 @@ PLACEMENTS = {
     ),
     "inline inference on another host": ({"inference": "inline"}, {"actor-0": 1}),
     "mixed": (
-        {"inference": "shm", "policies__count": 2, "actors__count": 4},
+        {"inference": "shm", "policies__count": 2, "actors__count": 4, "actors__inline": 2},
         {"actor-1": 1, "actor-2": 1, "actor-3": 2, "policy-1": 2},
     ),
     "trainers on two hosts": (

@@ -16,9 +16,9 @@ MEETING = (
 CALL = 'Thread 0x2 (most recent call first):\n  File "/x/env.py", line 7 in sleep\n  File "b", line 1 in f'
 
 
-def plan_of(trainers: int = 1, policies: int = 1, actors: int = 2) -> Any:
+def plan_of(trainers: int = 1, policies: int = 1, actors: int = 2, buffers: int = 0) -> Any:
     """As much of a plan as a doctor reads."""
-    counts = {"trainer": trainers, "policy": policies, "actor": actors}
+    counts = {"trainer": trainers, "policy": policies, "actor": actors, "buffer": buffers}
     workers = [
         SimpleNamespace(name=f"{kind}-{i}", kind=kind, index=i, policy="main")
         for kind, count in counts.items()
@@ -63,7 +63,7 @@ class Ward:
 
     def works(self, name: str) -> Report:
         self.steps += 1
-        counters = {"env_steps": self.steps, "requests": self.steps}
+        counters = dict.fromkeys(("env_steps", "requests", "draws"), self.steps)
         updates = [{"version": 1.0}] if name == "trainer-0" else []
         return Report(name, counters=counters, updates=updates)
 
@@ -74,7 +74,7 @@ class Ward:
         def say(name: str) -> Report | None:
             if name not in waits:
                 return None
-            counters = {"env_steps": frozen[name], "requests": frozen[name]}
+            counters = dict.fromkeys(("env_steps", "requests", "draws"), frozen[name])
             return Report(name, counters=counters, waits_in=waits[name])
 
         return say
@@ -155,6 +155,36 @@ def test_rank_without_a_batch_is_not_the_one_either_but_its_actor():
     found = ward.diagnose(trainer_1=("S", 0.0, MEETING), actor_0=("S", 0.0, CALL))
     assert found is not None
     assert found.culprit == "actor-0"
+
+
+UNDRAWN = {
+    "trainer-0": "wait_for_batch",
+    "actor-0": "wait_for_credit",
+    "actor-1": "wait_for_credit",
+}
+
+
+def test_buffer_that_hangs_is_the_one_and_not_who_waits_on_either_side_of_it():
+    ward = Ward(policies=0, buffers=2)
+    ward.pass_time(10, ward.works)
+    waits = {**UNDRAWN, "buffer-0": "wait_for_leave"}
+    assert ward.pass_time(110, ward.stands_still(waits))
+    found = ward.diagnose(buffer_1=("S", 0.0, CALL))
+    assert found is not None
+    assert found.culprit == "buffer-1"
+    assert "trainer-0: waits for draws of buffer-0 and buffer-1" in found.text
+    assert "actor-0: waits for leave to begin a block from buffer-0 and buffer-1" in found.text
+    assert "buffer-0: waits for leave to draw from trainer-0" in found.text
+
+
+def test_buffer_without_blocks_is_not_the_one_but_its_actor():
+    ward = Ward(policies=0, buffers=1)
+    ward.pass_time(10, ward.works)
+    waits = {"trainer-0": "wait_for_batch", "buffer-0": "wait_for_blocks"}
+    assert ward.pass_time(110, ward.stands_still({**waits, "actor-0": "wait_for_credit"}))
+    found = ward.diagnose(actor_1=("S", 0.0, CALL))
+    assert found is not None
+    assert found.culprit == "actor-1"
 
 
 def test_lost_answer_is_told_as_one():

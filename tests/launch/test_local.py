@@ -11,7 +11,11 @@ from srl.learning.checkpoint import list_checkpoints, read_checkpoint
 
 TOPOLOGIES = {
     "inline inference": {"inference": "inline"},
-    "inline inference, two actors": {"inference": "inline", "actors__count": 2},
+    "one of two actors answers itself": {
+        "inference": "shm",
+        "actors__count": 2,
+        "actors__inline": 1,
+    },
     "one policy worker": {"inference": "shm", "policies__count": 1},
     "two policy workers": {"inference": "shm", "policies__count": 2, "max_staleness": 2},
     "blocks over tcp": {

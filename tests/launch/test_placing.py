@@ -51,6 +51,18 @@ def test_trainer_and_policy_workers_on_gpus_go_where_gpus_are():
         place(plan, [HEAD, BIG], {})
 
 
+def test_buffers_go_where_their_trainers_are():
+    words = {"launcher": "ray", "actors__count": 4, "trainers__count": 2, "buffers__count": 4}
+    plan = make_plan(find_experiment("cartpole-dqn", srl.api._to_arguments(words)))
+    small = [Node(n, f"10.0.0.{n}", cores=3) for n in "12"]
+    found = placed(plan, [*small, BIG], trainer=("10.0.0.1", "10.0.0.2"))
+    for trainer in (0, 1):
+        place_of = next(names for names in found.values() if f"trainer-{trainer}" in names)
+        assert {f"buffer-{trainer}", f"buffer-{trainer + 2}"} <= set(place_of)
+    with pytest.raises(ConfigError, match=r"too little for 4 buffer workers of 1 core each"):
+        place(plan, [Node("1", "10.0.0.1", cores=2), BIG], {"trainer": ("10.0.0.1",)})
+
+
 def test_gpus_that_are_set_aside_are_nobody_elses():
     options = {"trainers__device": "cuda", "policies__device": "cuda", "policies__count": 2}
     plan = plan_of(inference="shm", policies__gpus=1, **options)

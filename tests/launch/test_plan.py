@@ -3,24 +3,28 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from srl.algorithms.dqn import DQNConfig
 from srl.algorithms.ppo import PPOConfig
 from srl.api import check_devices
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import ConfigError
 from srl.core.experiment import (
     ActorsConfig,
+    BuffersConfig,
     EnvConfig,
     Experiment,
     PoliciesConfig,
     Route,
     TrainersConfig,
 )
+from srl.core.replay import ReplayConfig
 from srl.core.routes import route_agents
 from srl.launch.graph.config import decode_experiment, encode_experiment
 from srl.launch.graph.env_factory import make_env
 from srl.launch.graph.explain import explain
 from srl.launch.graph.hosts import arenas
 from srl.launch.graph.plan import Plan, make_plan, probe_env, small_policies
+from srl.learning.drawing import SLOTS
 from srl.transport.blocks import block_arena_bytes
 
 
@@ -97,6 +101,35 @@ def test_plan_of_two_ranks_shares_the_batch_and_the_actors():
     assert plan.ranks_of("trainer-1") == ["trainer-0", "trainer-1"]
     assert plan.ranks_of("actor-1") == ["actor-1"]
     assert [plan.device(w) for w in plan.of_kind("trainer")] == ["cpu", "cpu"]
+
+
+def replaying(buffers: int, launcher: str = "local", **options):
+    replay = ReplayConfig(kind="prioritised", capacity=800, batch=16, warm_up=64, **options)
+    algorithm = DQNConfig(rollout=8, replay=replay)
+    return make_plan(
+        experiment(algorithm=algorithm, buffers=BuffersConfig(count=buffers), launcher=launcher)
+    )
+
+
+def test_buffers_stand_where_trainers_did_and_save_what_they_keep():
+    plan = replaying(2)
+    assert [w.name for w in plan.takers("main")] == ["buffer-0", "buffer-1"]
+    assert plan.writers() == ["trainer-0", "buffer-0", "buffer-1"]
+    assert replaying(2, saved=False).writers() == ["trainer-0"]
+    route, found = plan.routes[0], arenas(plan)
+    assert found["samples/main"] == block_arena_bytes(route.layout(), 2, route.slots, 2)
+    assert route.draw_layout().lanes == 8  # half of 16 windows
+    assert found["draws/main"] == block_arena_bytes(route.draw_layout(), 2, SLOTS, 1)
+    assert found["priorities/main"] == block_arena_bytes(route.priority_layout(), 2, SLOTS, 2)
+    assert "buffers main -- draws/main (shm) --> trainer main" in plan.edges()
+    assert plan.replay_contract()[0] == ["rows and priorities of replay buffers"]
+
+
+def test_without_buffers_trainers_keep_what_is_replayed():
+    for plan in (replaying(0), replaying(2, launcher="inline")):
+        assert [w.name for w in plan.takers("main")] == ["trainer-0"]
+        assert "draws/main" not in arenas(plan)
+        assert plan.routes[0].replay.shards == 1
 
 
 def test_ranks_on_gpus_have_one_each():

@@ -11,6 +11,7 @@ import pytest
 import srl
 from srl.core.names import load_object
 from srl.core.replay import ReplayConfig
+from srl.launch.inspect import inspect
 
 REPLAYS = Path(__file__).with_name("replays.py")
 CHAIN = f"{REPLAYS}:chain"
@@ -83,12 +84,51 @@ def test_local_run_learns_and_its_books_are_in_order(
     assert 0.5 * 4 * rows < drawn <= 4 * rows
 
 
-def test_run_goes_on_when_an_actor_is_killed(start_run: Any, assert_ledger_adds_up: Any) -> None:
-    run = start_run(CHAIN, *LONG, "--actors.count", "2")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"buffers__count": 1},
+        pytest.param({"buffers__count": 2, "inference": "shm"}, marks=pytest.mark.slow),
+        pytest.param({"buffers__count": 2, "samples": "tcp"}, marks=pytest.mark.slow),
+        pytest.param({"buffers__count": 2, "trainers__count": 2}, marks=pytest.mark.slow),
+    ],
+    ids=["one", "two, asked over shm", "two, over tcp", "two, for two trainers"],
+)
+def test_buffers_keep_and_draw(
+    options: dict[str, Any], tmp_path: Path, assert_ledger_adds_up: Any
+) -> None:
+    """By priorities, so that these go their way, too."""
+    more = {"launcher": "local", "actors__count": 2, "actors__envs": 4}
+    run = train("chain", tmp_path / "run", PRIORITISED, **more, **options)
+    summary = run.summary
+    assert summary["status"] == "completed"
+    assert summary["eval_return"] == 1
+    assert_ledger_adds_up(summary)
+    assert summary["blocks_lost"] == summary["blocks_dropped"] == 0
+    drawn = summary["version"] * 128
+    rows = summary["env_steps"] + summary["episodes"]
+    assert 0.5 * 4 * rows < drawn <= 4 * rows
+
+
+@pytest.mark.parametrize(
+    ("killed", "buffers"),
+    [
+        pytest.param("actor-0", 0, id="an actor"),
+        pytest.param("trainer-0", 0, id="the trainer with the buffer"),
+        pytest.param("actor-0", 2, id="a buffer's actor", marks=pytest.mark.slow),
+        pytest.param("buffer-1", 2, id="a buffer"),
+        pytest.param("trainer-0", 2, id="the trainer of two buffers"),
+    ],
+)
+def test_run_goes_on_when_one_is_killed(
+    killed: str, buffers: int, start_run: Any, assert_ledger_adds_up: Any
+) -> None:
+    options = ("--actors.count", "2", "--buffers.count", str(buffers), "--checkpoint.seconds", "1")
+    run = start_run(CHAIN, *LONG, *options)
     run.wait_for_rows(3)
-    killed = run.pid_of("actor-0")
-    os.kill(killed, signal.SIGKILL)
-    run.wait_for_new_life("actor-0", killed)
+    pid = run.pid_of(killed)
+    os.kill(pid, signal.SIGKILL)
+    run.wait_for_new_life(killed, pid)
     run.wait_for_rows(len(run.rows()) + 5)
     run.popen.send_signal(signal.SIGTERM)
 
@@ -102,9 +142,20 @@ def test_run_goes_on_when_an_actor_is_killed(start_run: Any, assert_ledger_adds_
     run.assert_nothing_left()
 
 
+def test_inline_run_whose_rows_are_not_saved_fills_its_buffer_anew(tmp_path: Path) -> None:
+    options = {"replay": replace(PRIORITISED["replay"], saved=False)}
+    run = train("chain", tmp_path / "run", options, launcher="inline", stop__env_steps=1000)
+    resumed = srl.resume(run.folder, stop__env_steps=3000)
+    assert resumed.summary["status"] == "completed"
+    assert resumed.summary["version"] > run.summary["version"]
+    lost = inspect(run.folder).partition("\nnot restored:\n")[2]
+    assert "rows and priorities of replay buffers: they are filled anew" in lost
+
+
 @pytest.mark.slow
-def test_local_run_resumes_with_what_was_kept(start_run: Any) -> None:
-    run = start_run(CHAIN, *LONG)
+@pytest.mark.parametrize("buffers", [0, 1])
+def test_local_run_resumes_with_what_was_kept(buffers: int, start_run: Any) -> None:
+    run = start_run(CHAIN, *LONG, "--buffers.count", str(buffers))
     run.wait_for_rows(30)
     run.popen.send_signal(signal.SIGTERM)
     assert run.wait() == 0

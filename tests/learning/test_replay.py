@@ -255,6 +255,61 @@ def test_fifo_draws_each_window_so_many_times_in_order():
     assert first < second < third
 
 
+def test_fifo_does_not_wait_for_rows_that_begin_no_window():
+    lanes = Lanes(groups=1)
+    replay = make(lanes, Window(ahead=2), kind="fifo", batch=L, samples_per_insert=1)
+    out, drawn = arrays_of(replay), 0
+    for sent in range(1, 200):
+        assert replay.limiter.blocks_allowed() >= sent, (
+            "actors wait for the learner, and it for them"
+        )
+        replay.insert(lanes.block(0, lost=sent % 7 == 0))
+        while replay.draw(out):
+            drawn += L
+    assert drawn > 100 * T
+
+
+def test_priorities_that_are_not_finite_change_nothing():
+    lanes = Lanes(groups=1)
+    replay = make(lanes, Window(), kind="prioritised", batch=4)
+    replay.insert(lanes.block(0))
+    replay.insert(lanes.block(0))
+    out = arrays_of(replay)
+    assert replay.draw(out)
+    replay.update(out["item"], np.array([np.nan, np.inf, 2.0, np.nan]))
+    replay.limiter.drawn = 0
+    assert replay.draw(out)
+    assert np.isfinite(out["chance"]).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"capacity": 9 * T * L}, r"3 lanes of 30 rows.* this run 3 of 54"),
+        ({"capacity": 9 * T * L, "kind": "prioritised"}, "of kind uniform, and this run one of"),
+        ({"kind": "prioritised"}, "of kind uniform, and this run one of kind prioritised"),
+    ],
+)
+def test_other_options_than_the_checkpoint_has_are_refused(changed, words):
+    lanes = Lanes(groups=1)
+    saved = make(lanes, Window(), capacity=5 * T * L)
+    for _ in range(12):
+        saved.insert(lanes.block(0))
+    with pytest.raises(CheckpointError, match=words):
+        make(lanes, Window(), **({"capacity": 5 * T * L} | changed)).load(
+            saved.save(), continues=True
+        )
+
+
+def test_rows_that_were_not_saved_are_not_missed():
+    lanes = Lanes(groups=1)
+    unsaved = make(lanes, Window(), saved=False)
+    unsaved.insert(lanes.block(0))
+    other = make(lanes, Window())
+    other.load(unsaved.save(), continues=True)
+    assert (other.size, other.limiter.inserted) == (0, 0)
+
+
 def test_saved_and_loaded_it_draws_the_same():
     for kind in ("uniform", "prioritised", "fifo"):
         window = Window(length=T - 1, ahead=1, stride=T) if kind == "fifo" else Window(ahead=2)

@@ -7,7 +7,7 @@
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -20,7 +20,6 @@ from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.experiment import EnvConfig
 from srl.core.names import load_object
-from srl.core.replay import Replays
 from srl.core.streams import (
     InferenceClient,
     InferenceServer,
@@ -35,17 +34,21 @@ from srl.launch.graph.env_factory import evaluation_lanes, recovery_of
 from srl.launch.graph.hosts import (
     actors_on,
     asks_over,
+    buffers_on,
+    draw_streams,
     hosts_of,
     inference_end,
     is_source,
-    rank_of,
     receiver_of,
     sends_over,
     taken_by,
+    taker_of,
 )
-from srl.launch.graph.plan import LATE, Plan, RoutePlan, WorkerPlan
+from srl.launch.graph.plan import LATE, Plan, ReplayPlan, RoutePlan, WorkerPlan
+from srl.learning.drawing import SLOTS, Drawing
 from srl.learning.finite import Origin, Tracer
 from srl.learning.guard import Guard
+from srl.learning.replay.replay import Replay
 from srl.learning.staging import HostMemory, Memory, Source, Staging
 from srl.learning.staleness import Gate
 from srl.rollout.lanes import RouteEnds
@@ -71,7 +74,12 @@ from srl.transport.sockets import Server
 from srl.workers.policy import Gather, HostGather, PolicyWorker
 from srl.workers.pool import Pool
 
+if TYPE_CHECKING:
+    from srl.workers.buffer import Buffer
+
 _PATIENCE_SECONDS = 60.0
+_READ_BY_GPUS = ("samples", "sending", "draws")
+"""Arenas whose blocks are copied to GPUs from where they lie."""
 
 
 def bell_address(folder: str, plan: Plan, route: RoutePlan) -> str:
@@ -87,13 +95,23 @@ class Connector(Protocol):
     """Whether blocks under way, staged ones too, are part of checkpoints."""
     group: Group
     """The trainer's place among those of its policy."""
+    incarnation: int
+    """Which life of the worker this is."""
 
     def producer(self, route: RoutePlan, actor: int) -> SampleProducer:
         """An actor's end of the sample stream."""
         ...
 
-    def consumer(self, route: RoutePlan, rank: int) -> SampleConsumer:
-        """A trainer's end of the sample stream."""
+    def consumer(self, route: RoutePlan, taker: int) -> SampleConsumer:
+        """The end of the sample stream of a trainer, or of a buffer."""
+        ...
+
+    def buffer_end(self, name: str, route: RoutePlan, buffer: int) -> SampleProducer:
+        """The sender's end of the stream `draws` of a buffer, or `priorities` to it."""
+        ...
+
+    def buffered_end(self, name: str, route: RoutePlan, index: int) -> SampleConsumer:
+        """The receiver's end of them: of `draws` a trainer's, of `priorities` a buffer's."""
         ...
 
     def publisher(self, route: RoutePlan) -> ParameterPublisher:
@@ -130,6 +148,7 @@ class InlineConnector:
 
     restores_blocks = True
     group: Group = Alone()
+    incarnation = 1
 
     def __init__(self, plan: Plan) -> None:
         num_actors = plan.experiment["actors"]["count"]
@@ -154,10 +173,18 @@ class InlineConnector:
             return Workspace(self.workspaces[route.policy], actor)
         return self.samples[route.policy].producer(actor)
 
-    def consumer(self, route: RoutePlan, rank: int) -> SampleConsumer:
+    def consumer(self, route: RoutePlan, taker: int) -> SampleConsumer:
         """The trainer's end of the sample stream; there is one trainer."""
-        assert rank == 0
+        assert taker == 0
         return self.samples[route.policy].consumer()
+
+    def buffer_end(self, name: str, route: RoutePlan, buffer: int) -> SampleProducer:
+        """There are no buffers in one process."""
+        raise AssertionError(f"buffer {buffer} of {route.policy} has no stream {name}")
+
+    def buffered_end(self, name: str, route: RoutePlan, index: int) -> SampleConsumer:
+        """There are no buffers in one process."""
+        raise AssertionError(f"there is no stream {name} of {route.policy} to {index}")
 
     def publisher(self, route: RoutePlan) -> ParameterPublisher:
         """The trainer's end of the parameter stream."""
@@ -213,7 +240,7 @@ class ProcessConnector:
         self._plan = plan
         self._arenas = arenas
         self._folder = folder
-        self._incarnation = incarnation
+        self.incarnation = self._incarnation = incarnation
         self._num_actors = plan.experiment["actors"]["count"]
         receivers = plan.experiment["network"]["receivers"]
         self._context: zmq.Context[Any] = context or zmq.Context(receivers if network else 1)
@@ -252,23 +279,40 @@ class ProcessConnector:
             return producer
         return ShmProducer(
             self._blocks(route),
-            self._address("samples", route, rank_of(self._plan, actor)),
+            self._address("samples", route, taker_of(self._plan, actor)),
             index=actor,
             incarnation=self._incarnation,
             context=self._context,
         )
 
-    def consumer(self, route: RoutePlan, rank: int) -> SampleConsumer:
-        """A trainer's end of the sample stream."""
-        blocks, address = self._blocks(route), self._address("samples", route, rank)
-        receivers = self._servers(f"samples/{route.policy}/{rank}", blocks.layout.nbytes)
+    def consumer(self, route: RoutePlan, taker: int) -> SampleConsumer:
+        """The end of the sample stream of a trainer, or of a buffer."""
+        blocks, address = self._blocks(route), self._address("samples", route, taker)
+        receivers = self._servers(f"samples/{route.policy}/{taker}", blocks.layout.nbytes)
         if not receivers:
-            return ShmConsumer(blocks, address, consumer=rank, context=self._context)
+            return ShmConsumer(blocks, address, consumer=taker, context=self._context)
         servers = [Server(self._context, address), *receivers]
         compression = self._compression()
-        consumer = TcpConsumer(blocks, servers, consumer=rank, compression=compression)
+        consumer = TcpConsumer(blocks, servers, consumer=taker, compression=compression)
         self._remote.append(consumer)
         return consumer
+
+    def buffer_end(self, name: str, route: RoutePlan, buffer: int) -> SampleProducer:
+        """The sender's end of the stream `draws` of a buffer, or `priorities` to it."""
+        blocks = self._drawn(name, route)
+        return ShmProducer(
+            blocks,
+            self._address(name, route, buffer % blocks.table.num_consumers),
+            index=buffer,
+            incarnation=self._incarnation,
+            context=self._context,
+        )
+
+    def buffered_end(self, name: str, route: RoutePlan, index: int) -> SampleConsumer:
+        """The receiver's end of them: of `draws` a trainer's, of `priorities` a buffer's."""
+        address = self._address(name, route, index)
+        blocks = self._drawn(name, route)
+        return ShmConsumer(blocks, address, consumer=index, context=self._context)
 
     def publisher(self, route: RoutePlan) -> ParameterPublisher:
         """The trainer's end of the parameter stream."""
@@ -288,7 +332,7 @@ class ProcessConnector:
 
     def client(self, route: RoutePlan, actor: int) -> InferenceClient:
         """The actor's own copy of the policy, or its connections to the policy workers."""
-        if self._plan.inference == "inline":
+        if self._plan.answers_itself(actor):
             patience = self.patience(route)
             return inline_inference(
                 self._plan, route, actor, self.subscriber(route), patience_seconds=patience
@@ -369,7 +413,7 @@ class ProcessConnector:
         """`srl.learning.gpu`, with the blocks of a route registered; imports torch."""
         gpu = import_module("srl.learning.gpu")
         for name, arena in self._arenas.items():
-            if name.split("/")[:2] in (["samples", route.policy], ["sending", route.policy]):
+            if name.split("/")[:2] in [[kind, route.policy] for kind in _READ_BY_GPUS]:
                 gpu.register(arena)
         return gpu
 
@@ -386,10 +430,17 @@ class ProcessConnector:
     def _blocks(self, route: RoutePlan) -> BlockArena:
         """The blocks that trainers of this host take (or, of a frozen policy, nobody)."""
         held = taken_by(self._plan, route, self._host)
-        shape = self._num_actors, route.slots, self._plan.num_ranks
+        shape = self._num_actors, route.slots, self._plan.num_takers
         return BlockArena(
             self._arenas[f"samples/{route.policy}"], route.layout(), *shape, held=held
         )
+
+    def _drawn(self, name: str, route: RoutePlan) -> BlockArena:
+        """What goes between the buffers of this host and their trainers."""
+        layout, consumers = draw_streams(self._plan, route)[name]
+        shape = self._plan.num_buffers, SLOTS, consumers
+        held = buffers_on(self._plan, route, self._host)
+        return BlockArena(self._arenas[f"{name}/{route.policy}"], layout, *shape, held=held)
 
     def _sending(self, route: RoutePlan, actor: int) -> BlockArena:
         """The blocks of an actor that go over the network."""
@@ -449,6 +500,8 @@ def build_worker(plan: Plan, name: str, connector: Connector) -> Worker:
         return _build_policy(plan, worker, connector)
     if worker.kind == "evaluator":
         return _build_evaluator(plan, worker, connector)
+    if worker.kind == "buffer":
+        return _build_buffer(plan, worker, connector)
     return _build_trainer(plan, worker, connector)
 
 
@@ -600,36 +653,75 @@ def make_learner(plan: Plan, route: RoutePlan, device: str, group: Group) -> Lea
 
 
 def make_source(
-    plan: Plan, worker: WorkerPlan, consumer: SampleConsumer, memory: Memory | None = None
+    plan: Plan, worker: WorkerPlan, connector: Connector, memory: Memory | None = None
 ) -> Source:
     """Where a trainer's batches come from."""
     route = plan.route(worker.policy)
+    if route.replay is not None and plan.num_buffers:
+        return _make_drawing(plan, worker, route.replay, connector, memory)
+    consumer = connector.consumer(route, worker.index)
     if route.replay is None:
         return make_staging(plan, route, consumer, memory)
-    from srl.learning.replay.replay import Replay
     from srl.learning.replaying import Replaying
 
-    algorithm: Replays = decode_algorithm(plan.experiment["algorithm"])
-    actors = plan.experiment["actors"]
-    replay = Replay(
-        algorithm.replay,
-        algorithm.window,
-        route.layout(),
-        groups=actors["count"] * actors["groups"] // plan.num_ranks,
-        shards=plan.num_ranks,
-        seed=worker_seed(plan, "replay", worker.index, route),
-        folder=Path(plan.folder) / "replay",
-    )
-    source = Replaying(consumer, replay, block=route.layout())
+    guard = make_guard(plan, worker, route.layout())
+    source = Replaying(consumer, make_replay(plan, worker, route.replay), guard)
     _retire_late(plan, source)
     return source
 
 
-def _retire_late(plan: Plan, source: Source) -> None:
+def make_replay(plan: Plan, worker: WorkerPlan, kept: ReplayPlan) -> Replay:
+    """The share of a replay buffer that a worker keeps."""
+    route, actors = plan.route(worker.policy), plan.experiment["actors"]
+    return Replay(
+        kept.config,
+        kept.window,
+        route.layout(),
+        groups=actors["count"] * actors["groups"] // kept.shards,
+        shards=kept.shards,
+        seed=worker_seed(plan, "replay", worker.index, route),
+        folder=Path(plan.folder) / "replay",
+    )
+
+
+def _make_drawing(
+    plan: Plan, worker: WorkerPlan, kept: ReplayPlan, connector: Connector, memory: Memory | None
+) -> Drawing:
+    """The ends of a trainer whose batches are drawn by buffers."""
+    route = plan.route(worker.policy)
+    draws = connector.buffered_end("draws", route, worker.index)
+    told = draws.assigned() if kept.is_prioritised else ()
+    priorities = {buffer: connector.buffer_end("priorities", route, buffer) for buffer in told}
+    return Drawing(draws, priorities, kept.windows(route.layout()), memory=memory)
+
+
+def _build_buffer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Worker:
+    from srl.workers.buffer import Buffer
+
+    route = plan.route(worker.policy)
+    kept = route.replay
+    assert kept is not None, "a buffer of an algorithm without replay"
+    told = None
+    if kept.is_prioritised:
+        told = connector.buffered_end("priorities", route, worker.index)
+    buffer = Buffer(
+        worker.name,
+        make_replay(plan, worker, kept),
+        connector.consumer(route, worker.index),
+        connector.buffer_end("draws", route, worker.index),
+        told,
+        life=connector.incarnation,
+        guard=make_guard(plan, worker, route.layout()),
+    )
+    _retire_late(plan, buffer)
+    return buffer
+
+
+def _retire_late(plan: Plan, taker: "Source | Buffer") -> None:
     """Expect nothing of actors that may come later."""
     for worker in plan.of_kind("actor"):
         if plan.host_of(worker.name) == LATE:
-            source.retire(worker.index)
+            taker.retire(worker.index)
 
 
 def make_staging(
@@ -654,9 +746,8 @@ def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Work
 
     route = plan.route(worker.policy)
     learner = make_learner(plan, route, plan.device(worker), connector.group)
-    consumer = connector.consumer(route, worker.index)
     memory = connector.memory(route, plan.device(worker))
-    source = make_source(plan, worker, consumer, memory)
+    source = make_source(plan, worker, connector, memory)
     return Trainer(
         worker.name,
         learner,
@@ -670,7 +761,7 @@ def _build_trainer(plan: Plan, worker: WorkerPlan, connector: Connector) -> Work
 
 
 def make_guard(plan: Plan, worker: WorkerPlan, layout: Layout) -> Guard:
-    """What a trainer does about numbers that are not finite, in batches of blocks of `layout`."""
+    """What a worker does about numbers that are not finite, in batches of blocks of `layout`."""
     origin = Origin(
         env=plan.experiment["env"]["name"],
         agents=sum(len(route.agents) for route in plan.routes),

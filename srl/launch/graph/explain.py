@@ -3,7 +3,6 @@
 from typing import Any
 
 from srl.core.experiment import Experiment
-from srl.core.replay import Replays
 from srl.launch.graph.hosts import arenas
 from srl.launch.graph.opening import find_opponents
 from srl.launch.graph.plan import ReplayPlan, make_plan
@@ -27,6 +26,8 @@ def explain(experiment: Experiment[Any]) -> str:
         policies = experiment.policies
         lines.append(f"  {policies.count} x policy   on {policies.device}")
     lines.append(f"  {len(plan.of_kind('trainer'))} x trainer  {_trainers(experiment)}")
+    if buffers := plan.of_kind("buffer"):
+        lines.append(f"  {len(buffers)} x buffer   to keep what is replayed")
     if evaluators := plan.of_kind("evaluator"):
         wanted = experiment.evaluation
         often = "the newest version" if wanted.every == 1 else f"a version every {wanted.every}"
@@ -37,7 +38,7 @@ def explain(experiment: Experiment[Any]) -> str:
         rows = route.batch * route.rollout * route.lanes
         batch = f"  batch: {route.batch} blocks = {rows} rows"
         if route.replay is not None:
-            batch = _replay(experiment.algorithm, route.replay)
+            batch = _replay(route.replay)
         lines += [
             "",
             f"policy {route.policy}",
@@ -57,12 +58,12 @@ def explain(experiment: Experiment[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _replay(algorithm: Replays, plan: ReplayPlan) -> str:
+def _replay(plan: ReplayPlan) -> str:
     """What is kept, and what is drawn of it."""
-    config, where = algorithm.replay, "in a file" if plan.is_file else "in memory"
+    config, where = plan.config, "in a file" if plan.is_file else "in memory"
     return (
         f"  replay: {plan.rows} rows, {plan.nbytes / 1e6:.0f} MB {where}; {config.kind}, {config.steps} x "
-        f"{config.batch} windows of {algorithm.window.rows} rows a version, {config.samples_per_insert:g} for "
+        f"{config.batch} windows of {plan.window.rows} rows a version, {config.samples_per_insert:g} for "
         "each row that comes"
     )
 

@@ -4,7 +4,9 @@ A stream between two workers goes over shared memory where both are on one host,
 where they are not, or where that was asked for.
 """
 
+from srl.core.block import Layout
 from srl.launch.graph.plan import LATE, Plan, RoutePlan, WorkerPlan, worker_name
+from srl.learning.drawing import SLOTS
 from srl.streams.parameters.shm import parameter_arena_bytes
 from srl.transport.blocks import block_arena_bytes
 
@@ -37,15 +39,15 @@ def actors_on(plan: Plan, host: int) -> list[int]:
     return [worker.index for worker in plan.on_host(host) if worker.kind == "actor"]
 
 
-def rank_of(plan: Plan, actor: int) -> int:
-    """Which trainer of each policy takes an actor's blocks."""
-    return actor % plan.num_ranks
+def taker_of(plan: Plan, actor: int) -> int:
+    """Which trainer of each policy, or which buffer, takes an actor's blocks."""
+    return actor % plan.num_takers
 
 
 def sends_over(plan: Plan, route: RoutePlan, actor: int) -> str:
-    """How an actor's blocks come to their trainer: shm or tcp."""
-    trainer = worker_name("trainer", route.policy, rank_of(plan, actor))
-    is_near = plan.host_of(trainer) == plan.host_of(worker_name("actor", "", actor))
+    """How an actor's blocks come to their trainer or buffer: shm or tcp."""
+    taker = plan.takers(route.policy)[taker_of(plan, actor)].name
+    is_near = plan.host_of(taker) == plan.host_of(worker_name("actor", "", actor))
     return "shm" if is_near and plan.samples != "tcp" else "tcp"
 
 
@@ -54,11 +56,11 @@ def asks_over(plan: Plan, route: RoutePlan, actor: int) -> tuple[str, list[int]]
 
     Unless others would then have nobody to answer: all ask all of them.
     """
-    if plan.inference == "inline":
+    if plan.answers_itself(actor):
         return "inline", []
     everyone = range(plan.experiment["policies"]["count"])
     places = [plan.host_of(worker_name("policy", route.policy, i)) for i in everyone]
-    asking = plan.actor_hosts - {LATE}
+    asking = plan.asking_hosts - {LATE}
     has_idle = asking <= set(places) and not set(places) <= asking
     host = plan.host_of(worker_name("actor", "", actor))
     near = [i for i in everyone if places[i] == host]
@@ -68,12 +70,27 @@ def asks_over(plan: Plan, route: RoutePlan, actor: int) -> tuple[str, list[int]]
 
 
 def taken_by(plan: Plan, route: RoutePlan, host: int) -> list[int]:
-    """Actors whose blocks lie in a host's sample arena: its trainers take them (or nobody does)."""
+    """Actors whose blocks lie in a host's sample arena: its workers take them (or nobody does)."""
     if route.is_frozen:
         return actors_on(plan, host)
-    ranks = {worker.index for worker in _trainers_on(plan, route, host)}
+    takers = {worker.index for worker in _takers_on(plan, route, host)}
     actors = range(plan.experiment["actors"]["count"])
-    return [a for a in actors if rank_of(plan, a) in ranks] if ranks else []
+    return [a for a in actors if taker_of(plan, a) in takers] if takers else []
+
+
+def buffers_on(plan: Plan, route: RoutePlan, host: int) -> list[int]:
+    """Buffers of a route on a host; there, too, is the trainer of each."""
+    return [worker.index for worker in _takers_on(plan, route, host) if worker.kind == "buffer"]
+
+
+def draw_streams(plan: Plan, route: RoutePlan) -> dict[str, tuple[Layout, int]]:
+    """Streams between the buffers of a route and its trainers: name to layout, and how many consumers."""
+    if route.replay is None or not plan.num_buffers:
+        return {}
+    found = {"draws": (route.draw_layout(), plan.num_ranks)}
+    if route.replay.is_prioritised:
+        found["priorities"] = route.priority_layout(), plan.num_buffers
+    return found
 
 
 def sent_from(plan: Plan, route: RoutePlan, host: int) -> list[int]:
@@ -89,9 +106,14 @@ def arenas(plan: Plan, host: int = 0) -> dict[str, int]:
     for route in plan.routes:
         policy = route.policy
         if held := taken_by(plan, route, host):
-            shape = plan.experiment["actors"]["count"], route.slots, plan.num_ranks
+            shape = plan.experiment["actors"]["count"], route.slots, plan.num_takers
             size = block_arena_bytes(route.layout(), *shape, num_held=len(held))
             found[f"samples/{policy}"] = size
+        if buffers := buffers_on(plan, route, host):
+            for name, (layout, consumers) in draw_streams(plan, route).items():
+                shape = plan.num_buffers, SLOTS, consumers
+                size = block_arena_bytes(layout, *shape, num_held=len(buffers))
+                found[f"{name}/{policy}"] = size
         for actor in sent_from(plan, route, host):
             found[f"sending/{policy}/{actor}"] = block_arena_bytes(route.layout(), 1, route.slots)
         if not route.is_frozen and _needs_parameters(plan, route, host):
@@ -106,12 +128,12 @@ def listeners(plan: Plan, host: int = 0) -> dict[str, str]:
     found = {}
     actors = range(plan.experiment["actors"]["count"])
     for route in plan.routes:
-        trainers = {worker.index: worker.name for worker in _trainers_on(plan, route, host)}
-        if trainers:
-            ranks = {rank_of(plan, a) for a in actors if sends_over(plan, route, a) == "tcp"}
-            for rank in sorted(ranks & trainers.keys()):
+        takers = {worker.index: worker.name for worker in _takers_on(plan, route, host)}
+        if takers:
+            asked = {taker_of(plan, a) for a in actors if sends_over(plan, route, a) == "tcp"}
+            for taker in sorted(asked & takers.keys()):
                 for receiver in range(plan.experiment["network"]["receivers"]):
-                    found[f"samples/{route.policy}/{rank}/{receiver}"] = trainers[rank]
+                    found[f"samples/{route.policy}/{taker}/{receiver}"] = takers[taker]
         policies = {
             worker.index: worker.name
             for worker in plan.on_host(host)
@@ -121,21 +143,19 @@ def listeners(plan: Plan, host: int = 0) -> dict[str, str]:
             asked = {i for a in actors for i in _asked_over_tcp(plan, route, a)}
             for index in sorted(asked & policies.keys()):
                 found[inference_end(route, index)] = policies[index]
-        if 0 in trainers and (end := ranks_end(plan, route.policy)) is not None:
-            found[end] = trainers[0]
+        first = worker_name("trainer", route.policy, 0)
+        is_here = not route.is_frozen and plan.host_of(first) == host
+        if is_here and (end := ranks_end(plan, route.policy)) is not None:
+            found[end] = first
     for route in plan.learning:
         if is_source(plan, route, host) and len(hosts_of(plan)) > 1:
             found[parameters_end(route)] = RELAY
     return found
 
 
-def _trainers_on(plan: Plan, route: RoutePlan, host: int) -> list[WorkerPlan]:
-    """The trainers of a route that are on a host."""
-    return [
-        worker
-        for worker in plan.of_kind("trainer")
-        if worker.policy == route.policy and plan.host_of(worker.name) == host
-    ]
+def _takers_on(plan: Plan, route: RoutePlan, host: int) -> list[WorkerPlan]:
+    """The workers of a host that take blocks of a route."""
+    return [w for w in plan.takers(route.policy) if plan.host_of(w.name) == host]
 
 
 def ranks_end(plan: Plan, policy: str) -> str | None:
@@ -146,8 +166,8 @@ def ranks_end(plan: Plan, policy: str) -> str | None:
 
 def receiver_of(plan: Plan, route: RoutePlan, actor: int) -> str:
     """The end that an actor sends its blocks to over the network."""
-    receiver = actor // plan.num_ranks % plan.experiment["network"]["receivers"]
-    return f"samples/{route.policy}/{rank_of(plan, actor)}/{receiver}"
+    receiver = actor // plan.num_takers % plan.experiment["network"]["receivers"]
+    return f"samples/{route.policy}/{taker_of(plan, actor)}/{receiver}"
 
 
 def asked_ends(plan: Plan, worker: str) -> list[str]:
@@ -186,5 +206,6 @@ def _needs_parameters(plan: Plan, route: RoutePlan, host: int) -> bool:
     if is_source(plan, route, host):
         return True
     here = plan.on_host(host)
-    readers = {"evaluator"} | ({"actor"} if plan.inference == "inline" else set())
-    return any(w.kind in readers or w.policy == route.policy for w in here)
+    if any(w.kind == "actor" and plan.answers_itself(w.index) for w in here):
+        return True
+    return any(w.kind == "evaluator" or w.policy == route.policy for w in here)

@@ -6,13 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from srl.core.errors import ConfigError
-from srl.launch.graph.plan import LATE, Plan, WorkerPlan
+from srl.launch.graph.plan import LATE, Plan, WorkerPlan, worker_name
 
-_ORDER = ("trainer", "policy", "evaluator", "actor")
+_ORDER = ("trainer", "buffer", "policy", "evaluator", "actor")
 """Who is placed first, after those for whom nodes were named: what there is least room for."""
 _SHOWN = 8
 """Nodes in a message."""
-_SECTIONS = {"trainer": "trainers", "policy": "policies", "actor": "actors"}
+_SECTIONS = {
+    "trainer": "trainers",
+    "buffer": "buffers",
+    "policy": "policies",
+    "actor": "actors",
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def place(plan: Plan, nodes: Sequence[Node], wanted: dict[str, tuple[str, ...]])
     """The hosts of a run, the first one of which has its first trainer; raises ConfigError.
 
     Trainers and policy workers that compute on GPUs go where GPUs are, trainers to as few nodes as have
-    room for them; actors go to the nodes with most cores left. Every worker has the cores of its threads
+    room for them; buffers go to the node of the trainer they draw for, actors to the nodes with most cores left. Every worker has the cores of its threads
     to itself. Actors that the run does not need to begin may be left over.
 
     Args:
@@ -65,12 +70,14 @@ def place(plan: Plan, nodes: Sequence[Node], wanted: dict[str, tuple[str, ...]])
         wanted: kind of workers to the addresses or marks of nodes for them; any, where it is missing.
     """
     places, late = [Place(node) for node in nodes], plan.late
+    # a buffer follows its trainer
+    asked = {**wanted, "buffer": wanted.get("trainer", ())}
     workers = sorted(
-        plan.workers, key=lambda worker: (not wanted.get(worker.kind), _ORDER.index(worker.kind))
+        plan.workers, key=lambda worker: (not asked.get(worker.kind), _ORDER.index(worker.kind))
     )
     for kind, alike in itertools.groupby(workers, lambda worker: worker.kind):
         named = wanted.get(kind, ())
-        spread = _spread_actors if kind == "actor" else _gather
+        spread = {"actor": _spread_actors, "buffer": _follow}.get(kind, _gather)
         for worker in spread(plan, alike, places, named):
             if worker.name not in late:
                 raise ConfigError(_too_few(plan, worker, places, wanted))
@@ -93,6 +100,21 @@ def _gather(
         chosen.workers.append(worker.name)
         chosen.cores += need.cores
         chosen.gpus += need.gpus
+    return []
+
+
+def _follow(
+    plan: Plan, workers: Iterable[WorkerPlan], places: Sequence[Place], named: Sequence[str]
+) -> list[WorkerPlan]:
+    """Place buffers, each beside its trainer; returns the first that has no room, if any."""
+    for worker in workers:
+        need = _need(plan, worker, named)
+        trainer = worker_name("trainer", worker.policy, worker.index % plan.num_ranks)
+        at = next(p for p in places if trainer in p.workers)
+        if not need.fits(at):
+            return [worker]
+        at.workers.append(worker.name)
+        at.cores += need.cores
     return []
 
 

@@ -20,13 +20,14 @@ from srl.core.env import AgentSpec, Discrete, Env, MultiDiscrete
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.core.masks import heed
-from srl.core.replay import Replays
+from srl.core.replay import ReplayConfig, Replays, Window
 from srl.core.routes import RoutedAgents, route_agents
 from srl.core.spec import Spec, spec_of
 from srl.launch.graph.config import decode_algorithm, encode_experiment
 from srl.launch.graph.env_factory import env_spec, make_env
+from srl.learning.drawing import draw_layout, priority_layout
 from srl.learning.replay.limiter import RateLimiter
-from srl.learning.replay.table import rows_of_track, table_bytes
+from srl.learning.replay.table import rows_of_track, table_bytes, window_layout
 from srl.streams.inference.shm import ReplyLayout
 from srl.transport.blocks import block_arena_bytes
 from srl.transport.compression import make_compression
@@ -44,7 +45,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     kind: str
     index: int
     policy: str = ""
-    """Of policy workers and trainers: whose."""
+    """Of policy workers, buffers and trainers: whose."""
 
 
 class Opponent(msgspec.Struct, frozen=True):
@@ -61,14 +62,27 @@ class Opponent(msgspec.Struct, frozen=True):
 class ReplayPlan(msgspec.Struct, frozen=True):
     """The replay buffer of a policy, all of its shards together."""
 
+    config: ReplayConfig
+    window: Window
+    shards: int
+    """Workers that keep a share each: buffers, or trainers."""
     rows: int
     """That it holds."""
     nbytes: int
-    is_file: bool
-    """Whether it lies in a file of `folder` (empty: of the run folder), or in memory."""
-    folder: str
-    is_saved: bool
-    """Whether checkpoints hold it."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it lies in a file, and not in memory."""
+        return self.config.storage == "file"
+
+    @property
+    def is_prioritised(self) -> bool:
+        """Whether a learner's priorities decide what is drawn."""
+        return self.config.kind == "prioritised"
+
+    def windows(self, block: Layout) -> Layout:
+        """Layout of what each share draws of blocks."""
+        return window_layout(block, self.window, self.config.drawn // self.shards)
 
 
 class RoutePlan(msgspec.Struct, frozen=True):
@@ -126,6 +140,16 @@ class RoutePlan(msgspec.Struct, frozen=True):
         """The policy's weights."""
         return Spec.from_json(self.weights)
 
+    def draw_layout(self) -> Layout:
+        """Layout of what a buffer sends its trainer."""
+        assert self.replay is not None
+        return draw_layout(self.replay.windows(self.layout()))
+
+    def priority_layout(self) -> Layout:
+        """Layout of what comes back."""
+        assert self.replay is not None
+        return priority_layout(self.replay.windows(self.layout()))
+
     def layout(self) -> Layout:
         """Layout of one block."""
         return route_layout(
@@ -148,6 +172,8 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     env_restores: str
     num_ranks: int = 1
     """Trainers a policy."""
+    num_buffers: int = 0
+    """Buffer workers a policy."""
     restarted_at: int = 0
     """Version at which actors begin anew in a resumed run: they then draw other numbers."""
     folder: str = ""
@@ -188,10 +214,17 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
             found.setdefault(self.host_of(worker.name), []).append(worker)
         return found
 
+    def answers_itself(self, actor: int) -> bool:
+        """Whether an actor computes actions itself, and asks no policy worker."""
+        return self.inference == "inline" or actor < self.experiment["actors"]["inline"]
+
     @cached_property
-    def actor_hosts(self) -> frozenset[int]:
-        """The hosts with actors."""
-        return frozenset(self.host_of(worker.name) for worker in self.of_kind("actor"))
+    def asking_hosts(self) -> frozenset[int]:
+        """The hosts with actors that ask policy workers."""
+        asking = [
+            worker for worker in self.of_kind("actor") if not self.answers_itself(worker.index)
+        ]
+        return frozenset(self.host_of(worker.name) for worker in asking)
 
     def on_host(self, host: int) -> list[WorkerPlan]:
         """The workers of a host."""
@@ -225,14 +258,43 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         """Workers of one kind."""
         return [*self._by_kind.get(kind, ())]
 
+    @property
+    def num_takers(self) -> int:
+        """Workers of a policy that take its blocks."""
+        return self.num_buffers or self.num_ranks
+
+    def takers(self, policy: str) -> list[WorkerPlan]:
+        """Workers that take the blocks of a policy: its buffers, or where there are none its trainers."""
+        kind = "buffer" if self.num_buffers else "trainer"
+        return [worker for worker in self.of_kind(kind) if worker.policy == policy]
+
     def writers(self) -> list[str]:
-        """Workers that write checkpoints: of each policy the first trainer, which speaks for all."""
-        return [worker.name for worker in self.of_kind("trainer") if worker.index == 0]
+        """Workers that write checkpoints.
+
+        Of each policy the first trainer, which speaks for all, and buffers whose rows are saved.
+        """
+        kept = {
+            route.policy for route in self.learning if route.replay and route.replay.config.saved
+        }
+        trainers = [worker.name for worker in self.of_kind("trainer") if worker.index == 0]
+        return trainers + [w.name for w in self.of_kind("buffer") if w.policy in kept]
 
     def unfinished_evaluation(self) -> list[str]:
         """What a checkpoint does not bring back, in words, where episodes are not restored."""
         words = "an evaluation under way: a resumed run plays it from its beginning"
         return [words] if self.of_kind("evaluator") else []
+
+    def replay_contract(self) -> tuple[list[str], list[str]]:
+        """What of replay buffers a checkpoint brings back, and what it does not, in words."""
+        replays = [route.replay for route in self.learning if route.replay is not None]
+        if not replays:
+            return [], []
+        what = "rows and priorities of replay buffers"
+        if not replays[0].config.saved:  # all have one algorithm
+            return [], [f"{what}: they are filled anew (algorithm.replay.saved False)"]
+        if self.num_buffers or self.num_ranks == 1:
+            return [what], []
+        return [f"{what}: the first trainer's share"], [f"{what}: the other trainers' shares"]
 
     def replies(self, route: RoutePlan) -> ReplyLayout:
         """Where policy workers of a route leave their answers."""
@@ -303,8 +365,19 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
                 lines.append(f"trainer {p} -- parameters/{p} ({parameters}) --> actors")
             else:
                 lines.append(f"actors == inference/{p} ({self.inference}) ==> policy workers {p}")
+                if some := self.experiment["actors"]["inline"]:
+                    lines.append(
+                        f"{some} actors == inference/{p} (inline) ==> a copy of {p} in each"
+                    )
+                    lines.append(f"trainer {p} -- parameters/{p} (shm) --> {some} actors")
                 lines.append(f"trainer {p} -- parameters/{p} (shm) --> policy workers {p}")
-            lines.append(f"actors -- samples/{p} ({self.samples}) --> trainer {p}")
+            if self.num_buffers:
+                lines.append(f"actors -- samples/{p} ({self.samples}) --> buffers {p}")
+                lines.append(f"buffers {p} -- draws/{p} (shm) --> trainer {p}")
+                if route.replay is not None and route.replay.is_prioritised:
+                    lines.append(f"trainer {p} -- priorities/{p} (shm) --> buffers {p}")
+            else:
+                lines.append(f"actors -- samples/{p} ({self.samples}) --> trainer {p}")
             if self.of_kind("evaluator"):
                 lines.append(f"trainer {p} -- parameters/{p} ({parameters}) --> evaluator")
         return lines
@@ -347,6 +420,7 @@ def make_plan(
         workers=tuple(plan_workers(experiment, routes)),
         env_restores=spec.restores,
         num_ranks=experiment.num_ranks,
+        num_buffers=experiment.num_buffers,
         needed_actors=needed,
     )
     _check_memory(plan, experiment)
@@ -433,8 +507,13 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
     replay = None
     if isinstance(algorithm, Replays):
         queued = actors.groups
-        replay = _plan_replay(
-            algorithm, block, groups=actors.count * actors.groups, shards=num_ranks
+        shards = experiment.num_buffers or num_ranks
+        groups = actors.count * actors.groups
+        replay = _plan_replay(algorithm, block, groups=groups, shards=shards)
+    elif experiment.buffers.count:
+        raise ConfigError(
+            f"buffers.count {experiment.buffers.count}: {type(algorithm).__name__} learns each block once, "
+            "and has nothing to keep; buffers are for algorithms with replay (srl list)"
         )
     policy = algorithm.make_policy(routed.agent, seed=0, compute=Compute())
     return RoutePlan(
@@ -461,8 +540,8 @@ def _plan_replay(algorithm: Replays, block: Layout, *, groups: int, shards: int)
     config, window, rollout = algorithm.replay, algorithm.window, block.rows - 1
     if config.drawn % shards:
         raise ConfigError(
-            f"algorithm.replay.batch ({config.batch}) cannot be shared equally by {shards} trainers "
-            "(trainers.count)"
+            f"{config.batch} x {config.steps} windows (algorithm.replay.batch x steps) cannot be drawn "
+            f"equally by {shards} (buffers.count, or trainers.count)"
         )
     tracks = groups * block.lanes // shards
     rows = rows_of_track(config.capacity // shards, tracks, rollout)
@@ -481,11 +560,11 @@ def _plan_replay(algorithm: Replays, block: Layout, *, groups: int, shards: int)
         drawn=config.drawn // shards,
     )
     return ReplayPlan(
+        config=config,
+        window=window,
+        shards=shards,
         rows=rows * tracks * shards,
         nbytes=table_bytes(block, tracks, rows) * shards,
-        is_file=config.storage == "file",
-        folder=config.folder or "",
-        is_saved=config.saved,
     )
 
 
@@ -558,10 +637,12 @@ def worker_name(kind: str, policy: str, index: int) -> str:
 def plan_workers(experiment: Experiment[Any], routes: Sequence[RoutePlan]) -> list[WorkerPlan]:
     """The workers of an experiment with these policies."""
     policies = [route.policy for route in routes]
+    learning = [route.policy for route in routes if not route.is_frozen]
     workers = [
-        WorkerPlan(worker_name("trainer", p, rank), "trainer", rank, p)
-        for p in [route.policy for route in routes if not route.is_frozen]
-        for rank in range(experiment.num_ranks)
+        WorkerPlan(worker_name(kind, p, i), kind, i, p)
+        for kind, count in (("trainer", experiment.num_ranks), ("buffer", experiment.num_buffers))
+        for p in learning
+        for i in range(count)
     ]
     if experiment.inference_substrate != "inline":
         for policy in policies:
@@ -581,7 +662,7 @@ def plan_workers(experiment: Experiment[Any], routes: Sequence[RoutePlan]) -> li
 
 def _check_memory(plan: Plan, experiment: Experiment[Any]) -> None:
     for route in plan.routes:
-        shape = experiment.actors.count, route.slots, plan.num_ranks
+        shape = experiment.actors.count, route.slots, plan.num_takers
         needed = block_arena_bytes(route.layout(), *shape) / 1e6
         if experiment.arena_megabytes is not None and needed > experiment.arena_megabytes:
             raise ConfigError(
@@ -602,8 +683,8 @@ def _memory_in_words(route: RoutePlan, experiment: Experiment[Any]) -> str:
             f"{experiment.actors.count} actors x {route.slots} groups for the frozen {route.policy}"
         )
     actors, block = experiment.actors, route.layout().nbytes
-    ranks = experiment.num_ranks
-    needed = block_arena_bytes(route.layout(), actors.count, route.slots, ranks) / 1e6
+    takers = experiment.num_buffers or experiment.num_ranks
+    needed = block_arena_bytes(route.layout(), actors.count, route.slots, takers) / 1e6
     why = (
         f"[(max-staleness {experiment.max_staleness} + 1) x {route.batch} blocks a batch / "
         f"{actors.count} actors] "

@@ -85,7 +85,7 @@ def needs(plan: Plan, experiment: Experiment[Any], *, is_new: bool = True) -> Ne
     shared = sum(arenas(plan).values())
     weights = sum(_weights_bytes(route) for route in plan.learning)
     replays = [route.replay for route in plan.learning if route.replay]
-    saved = sum(replay.nbytes for replay in replays if replay.is_saved)
+    saved = sum(replay.nbytes for replay in replays if replay.config.saved)
     checkpoint = 3 * weights + saved + (shared if experiment.launcher == "inline" else 0)
     in_memory = sum(replay.nbytes for replay in replays if not replay.is_file)
     kept = (experiment.checkpoint.keep + 2) * checkpoint + (
@@ -127,10 +127,12 @@ def _own_memory(plan: Plan, worker: WorkerPlan) -> int:
 def _uses_torch(plan: Plan, worker: WorkerPlan) -> bool:
     if worker.kind in ("trainer", "evaluator"):
         return True
+    if worker.kind == "buffer":
+        return False
     if worker.kind == "policy":
         on_cpu = plan.device(worker) == "cpu"
         return not (on_cpu and plan.route(worker.policy).small)
-    return plan.inference == "inline" and not all(route.small for route in plan.routes)
+    return plan.answers_itself(worker.index) and not all(route.small for route in plan.routes)
 
 
 def _descriptors(plan: Plan) -> int:
@@ -239,9 +241,9 @@ def _check_replay(plan: Plan, folder: Path, run_bytes: int) -> None:
         replay = route.replay
         if replay is None or not replay.is_file:
             continue
-        place = Path(replay.folder) if replay.folder else folder
+        place = Path(replay.config.folder) if replay.config.folder else folder
         free, _ = _disk(place)
-        needed = replay.nbytes + (0 if replay.folder else run_bytes)
+        needed = replay.nbytes + (0 if replay.config.folder else run_bytes)
         if free is not None and needed > free:
             raise ConfigError(
                 f"the replay buffer of policy {route.policy!r} needs {_mb(replay.nbytes)} in a file of "

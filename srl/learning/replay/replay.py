@@ -8,11 +8,14 @@ import numpy as np
 
 from srl.core.arrays import Arrays, subset
 from srl.core.block import Block, Layout
+from srl.core.errors import CheckpointError
 from srl.core.names import load_object
 from srl.core.replay import ReplayConfig, Window
 from srl.learning.replay.limiter import RateLimiter
 from srl.learning.replay.selectors import make_selector
 from srl.learning.replay.table import Table, rows_of_track, window_layout
+
+_KINDS = ("uniform", "prioritised", "fifo")
 
 
 class Replay:
@@ -32,6 +35,8 @@ class Replay:
         """A buffer for blocks of `layout` of so many groups; its files, where it has some, are in `folder`."""
         tracks, rollout = groups * layout.lanes, layout.rows - 1
         self._config, self._window = config, window
+        self.block = layout
+        """Of what is kept."""
         where = Path(config.folder) if config.folder else folder
         self._table = Table(
             layout,
@@ -58,8 +63,10 @@ class Replay:
     def insert(self, block: Block) -> None:
         """Keep (a copy of) a block."""
         tracks, start = self._table.insert(block)
-        self._selector.inserted(tracks, start)
+        missing = self._selector.inserted(tracks, start)
         self.limiter.inserted += self._table.rollout * len(tracks)
+        # nobody shall wait for draws that there cannot be
+        self.limiter.drawn += int(missing * self._config.samples_per_insert)
 
     def draw(self, out: Mapping[str, np.ndarray]) -> bool:
         """Copy windows into arrays by field; False, and nothing done, while it is not their time."""
@@ -95,6 +102,7 @@ class Replay:
             "counts": np.array([self.limiter.inserted, self.limiter.drawn], np.int64),
         }
         if self._config.saved:
+            state["kind"] = np.array(_KINDS.index(self._config.kind))
             state |= {f"table.{k}": v for k, v in self._table.save().items()}
             state |= {f"selector.{k}": v for k, v in self._selector.save().items()}
         return state
@@ -108,8 +116,15 @@ class Replay:
             "has_uint32": has_uint32,
             "uinteger": uinteger,
         }
-        if not self._config.saved:
+        if not self._config.saved or "kind" not in state:
             return  # it fills, and is warmed up, anew
+        kind = _KINDS[int(state["kind"])]
+        if kind != self._config.kind:
+            raise CheckpointError(
+                f"replay: the checkpoint has a buffer of kind {kind}, and this run one of kind "
+                f"{self._config.kind}: resume with --algorithm.replay.kind {kind}, or fill it anew with "
+                "--algorithm.replay.saved False"
+            )
         self.limiter.inserted, self.limiter.drawn = (int(n) for n in state["counts"])
         self._table.load(subset(state, "table."))
         self._selector.load(subset(state, "selector."))

@@ -36,8 +36,8 @@ class Drawn(NamedTuple):
 class Selector(Protocol):
     """Draws windows, and hears what became of them."""
 
-    def inserted(self, tracks: np.ndarray, start: int) -> None:
-        """A block has come: rows from `start` on, on these tracks."""
+    def inserted(self, tracks: np.ndarray, start: int) -> int:
+        """A block has come: rows from `start` on, on these tracks. How many of them begin no window."""
         ...
 
     def draw(self, count: int, rng: np.random.Generator) -> Drawn | None:
@@ -72,8 +72,9 @@ class Uniform:
     def __init__(self, table: Table, window: Window) -> None:
         self._table, self._window = table, window
 
-    def inserted(self, tracks: np.ndarray, start: int) -> None:
+    def inserted(self, tracks: np.ndarray, start: int) -> int:
         """The table knows."""
+        return 0
 
     def draw(self, count: int, rng: np.random.Generator) -> Drawn | None:
         """From all tracks by how many windows they have; those that are of no use are drawn anew."""
@@ -119,7 +120,7 @@ class Prioritised:
         self._count = 0
         """Leaves that can be drawn."""
 
-    def inserted(self, tracks: np.ndarray, start: int) -> None:
+    def inserted(self, tracks: np.ndarray, start: int) -> int:
         """Windows whose rows were replaced are gone; those whose last row has come can be drawn."""
         table, window = self._table, self._window
         stop = start + table.rollout
@@ -134,6 +135,7 @@ class Prioritised:
         all_tracks, starts = np.broadcast_arrays(tracks[:, None], new)
         usable = table.is_usable(window, all_tracks.ravel(), starts.ravel())
         self._set(all_tracks, starts, usable * self._highest**self._exponent)
+        return 0
 
     def draw(self, count: int, rng: np.random.Generator) -> Drawn | None:
         """One of every `count`-th part of the sum of all priorities."""
@@ -152,7 +154,7 @@ class Prioritised:
         tracks, starts = items >> _NUMBER_BITS, items & ((1 << _NUMBER_BITS) - 1)
         leaves = self._leaves(tracks, starts)
         oldest = self._table.written[tracks] - self._table.num_rows
-        still = (starts >= oldest) & (self._tree.values[leaves] > 0)
+        still = (starts >= oldest) & (self._tree.values[leaves] > 0) & np.isfinite(priorities)
         if not still.any():
             return
         kept = np.maximum(priorities[still], np.finfo(np.float32).tiny).astype(np.float64)
@@ -197,16 +199,18 @@ class Fifo:
         self._whole = np.zeros(table.num_tracks, np.int64)
         """Rows of each track at which windows began that are in the queue, or were."""
 
-    def inserted(self, tracks: np.ndarray, start: int) -> None:
+    def inserted(self, tracks: np.ndarray, start: int) -> int:
         """Windows whose last row has come are last in the queue."""
         table, window = self._table, self._window
         stop = start + table.rollout - window.rows + 1
         lowest = int(self._whole[tracks[0]])
         starts = np.arange(-(-lowest // window.stride) * window.stride, stop, window.stride)
+        before = len(self._queue)
         for number in starts.tolist():
             usable = table.is_usable(window, tracks, np.full(len(tracks), number))
             self._queue.extend((track, number, self._times) for track in tracks[usable].tolist())
         self._whole[tracks] = max(lowest, stop)
+        return table.rollout * len(tracks) - (len(self._queue) - before)
 
     def draw(self, count: int, rng: np.random.Generator) -> Drawn | None:
         """The first in the queue, which go to its end until they were drawn often enough."""

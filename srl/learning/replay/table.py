@@ -183,13 +183,14 @@ class Table:
         return tracks * self.num_rows + numbers % self.num_rows
 
     def save(self) -> Arrays:
-        """All rows, as copies."""
+        """All rows, where they lie: who keeps them longer than until the next block copies them."""
         used = min(int(self.written.max(initial=0)), self.num_rows)
         chunk = self.layout.chunk
         state: Arrays = {
-            f"rows.{name}": x[:, : used // chunk if self._per(name) == "chunk" else used].copy()
+            f"rows.{name}": x[:, : used // chunk if self._per(name) == "chunk" else used]
             for name, x in self._arrays.items()
         }
+        state["shape"] = np.array(self._shape, np.int64)
         state["written"], state["next"] = self.written.copy(), self._next.copy()
         state["lanes"] = self._lanes.copy()
         state["places"] = np.array([*self._places.items()], np.int64).reshape(-1, 2)
@@ -197,19 +198,31 @@ class Table:
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `save` returned; raises CheckpointError where it is of another shape."""
+        before = tuple(int(n) for n in state["shape"])
+        if before != self._shape:
+            raise CheckpointError(
+                f"replay: the checkpoint has {before[0]} lanes of {before[1]} rows, in blocks of {before[2]} rows "
+                f"x {before[3]} lanes, and this run {self._shape[0]} of {self._shape[1]}, in blocks of "
+                f"{self._shape[2]} x {self._shape[3]}: resume with the same actors, envs, groups, rollout and "
+                "capacity, or fill it anew with --algorithm.replay.saved False"
+            )
         for name, array in self._arrays.items():
             saved = state[f"rows.{name}"]
-            same = saved.shape[0] == array.shape[0] and saved.shape[2:] == array.shape[2:]
-            if not same or saved.shape[1] > array.shape[1]:
+            if saved.shape[2:] != array.shape[2:]:
                 raise CheckpointError(
-                    f"replay: {name} has shape {list(saved.shape)} in the checkpoint, and here there is "
-                    f"room for {list(array.shape)}; resume with the same actors, envs and capacity"
+                    f"replay: {name} has shape {list(saved.shape[2:])} in the checkpoint, and here "
+                    f"{list(array.shape[2:])}; resume with the same env"
                 )
             array[:, : saved.shape[1]] = saved
         self.written[:] = state["written"]
         self._next[:] = state["next"]
         self._lanes[:] = state["lanes"]
         self._places = {int(lane): int(track) for lane, track in state["places"]}
+
+    @property
+    def _shape(self) -> tuple[int, int, int, int]:
+        """What decides where a row lies."""
+        return self.num_tracks, self.num_rows, self.rollout, self.layout.lanes
 
     def forget_what_follows(self) -> None:
         """The next block of every lane comes after a gap."""

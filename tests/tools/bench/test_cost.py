@@ -144,3 +144,8 @@ def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capfd):
     assert result["host"]["cores"] == result["ideal"]["cores"]
     assert f"{result['ideal']['env_steps_per_second']:,.0f} env steps/s" in out
     assert (tmp_path / "c.svg").read_text().startswith("<svg")
+
+
+def test_replay_is_refused_in_words(capfd):
+    assert cli.main(["bench", "cost", "cartpole-dqn", "--seconds", "0.1"]) == 2
+    assert "cartpole-dqn learns from replay" in capfd.readouterr().err
