@@ -25,9 +25,7 @@ from srl.core.algorithm import Learner, Records
 from srl.core.arrays import Arrays
 from srl.core.block import Block, Layout, input_names, route_layout
 from srl.core.collective import Alone
-from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
-from srl.core.replay import Replays
 from srl.core.streams import Grant, InferenceClient, Request
 from srl.core.worker import Worker
 from srl.launch.graph.config import decode_experiment
@@ -101,12 +99,7 @@ def warms_up(plan: Plan) -> bool:
 
 @contextmanager
 def _planned(experiment: Experiment[Any]) -> Iterator[Plan]:
-    """The plan of the experiment with one actor and one trainer; raises ConfigError where it has replay."""
-    if isinstance(experiment.algorithm, Replays):
-        raise ConfigError(
-            f"{experiment.name} learns from replay, and costs alone are known only of algorithms that learn "
-            "each block once: `srl train` tells where time went at the end of a run, and `srl tune` what is fastest"
-        )
+    """The plan of the experiment with one actor and one trainer."""
     one = replace(
         experiment,
         actors=replace(experiment.actors, count=1),

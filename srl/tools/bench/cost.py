@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from srl.core.errors import WorkerError
+from srl.core.errors import ConfigError, WorkerError
 from srl.core.experiment import Experiment
+from srl.core.replay import Replays
 from srl.launch.graph.config import encode_experiment
 from srl.launch.host.process import thread_environment
 from srl.tools.bench.alone import Order
@@ -40,10 +41,20 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
+def refuse_replay(experiment: Experiment[Any]) -> None:
+    """Raise ConfigError where costs alone do not tell what a run costs."""
+    if isinstance(experiment.algorithm, Replays):
+        raise ConfigError(
+            f"{experiment.name} learns from replay, and costs alone are known only of algorithms that learn "
+            "each block once: `srl train` tells where time went at the end of a run, and `srl tune` what is fastest"
+        )
+
+
 def measure_cost(
     experiment: Experiment[Any], name: str, seconds: float, arguments: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Costs and the ideal; takes about `seconds`, in a process of its own."""
+    refuse_replay(experiment)
     order = msgspec.json.encode(Order(encode_experiment(experiment), seconds))
     done = subprocess.run(
         [sys.executable, "-m", "srl.tools.bench.alone"],

@@ -22,7 +22,7 @@ from srl.core.spec import Spec
 from srl.launch.graph.config import encode_experiment
 from srl.launch.graph.opening import find_opponents
 from srl.launch.graph.plan import Plan, make_plan
-from srl.tools.bench.cost import measure_cost
+from srl.tools.bench.cost import measure_cost, refuse_replay
 from srl.tools.bench.report import host, write_json
 from srl.tools.bench.window import Window, run_window
 from srl.tools.planning.echo import echo_seconds
@@ -43,6 +43,7 @@ def calibrate(
     experiment: Experiment[Any], seconds: float, say: Say
 ) -> tuple[Costs, dict[str, Any]]:
     """Costs, and what was measured for them."""
+    refuse_replay(experiment)
     one = one_of_each(experiment)
     say(
         f"calibrating for about {expected_seconds(experiment, seconds):.0f} s, longer where envs are "
