@@ -10,7 +10,7 @@ RUN = ("--launcher", "local", "--inference", "shm", "--stop.env-steps", "1000000
 HANGS = ("--hangs.seconds", "4", "--checkpoint.seconds", "1", "--algorithm.audits", "False")
 
 
-@pytest.mark.parametrize("victim", ["policy-0", "trainer-0"])
+@pytest.mark.parametrize("victim", ["policy-0", pytest.param("trainer-0", marks=pytest.mark.slow)])
 def test_worker_that_stands_still_is_named_and_starts_again(
     victim: str, auditing: str, start_run: Any, wait_until: Any, assert_ledger_adds_up: Any
 ) -> None:

@@ -318,7 +318,10 @@ def test_run_interrupted_again_and_again_is_the_same(
     assert_same(reference(case), folder)
 
 
-@pytest.mark.parametrize("case", ["identity, staleness 1", "cartpole, staleness 1"])
+@pytest.mark.parametrize(
+    "case",
+    ["identity, staleness 1", pytest.param("cartpole, staleness 1", marks=pytest.mark.slow)],
+)
 def test_process_interrupted_by_ctrl_c_and_resumed_is_the_same(
     case: str, reference: Any, auditing: str, start_run: Any
 ) -> None:

@@ -101,6 +101,7 @@ def test_one_policy_for_all_learns_from_both_sides(
     assert_ledger_adds_up(run.summary)
 
 
+@pytest.mark.slow
 def test_local_run_of_two_policies_is_resumed(tmp_path: Path, assert_ledger_adds_up: Any) -> None:
     folder = tmp_path / "run"
     options = {"launcher": "local", "evaluation__episodes": 0}

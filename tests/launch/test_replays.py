@@ -113,11 +113,11 @@ def test_buffers_keep_and_draw(
 @pytest.mark.parametrize(
     ("killed", "buffers"),
     [
-        pytest.param("actor-0", 0, id="an actor"),
+        pytest.param("actor-0", 0, id="an actor", marks=pytest.mark.slow),
         pytest.param("trainer-0", 0, id="the trainer with the buffer"),
         pytest.param("actor-0", 2, id="a buffer's actor", marks=pytest.mark.slow),
         pytest.param("buffer-1", 2, id="a buffer"),
-        pytest.param("trainer-0", 2, id="the trainer of two buffers"),
+        pytest.param("trainer-0", 2, id="the trainer of two buffers", marks=pytest.mark.slow),
     ],
 )
 def test_run_goes_on_when_one_is_killed(

@@ -150,6 +150,7 @@ def test_a_run_broken_off_keeps_its_windows(fakes, monkeypatch):
     assert fakes.ran == ["one-200"] + ["srl-600", "one-200"] * 2
 
 
+@pytest.mark.slow
 def test_windows_of_other_code_or_another_host_are_in_no_ratio(fakes, monkeypatch):
     fakes.side("one", 200)
     fakes.run()
@@ -166,6 +167,7 @@ def test_windows_of_other_code_or_another_host_are_in_no_ratio(fakes, monkeypatc
     assert {w["host"].split(",")[0] for w in fakes.windows} == {"another", facts["cpu"]}
 
 
+@pytest.mark.slow
 def test_a_changed_setting_is_measured_anew(fakes):
     fakes.side("one", 200)
     fakes.run()
@@ -175,6 +177,7 @@ def test_a_changed_setting_is_measured_anew(fakes):
     assert found["own"]["sides"]["one"]["ours_over_it"]["ratios"] == [1.5, 1.5]
 
 
+@pytest.mark.slow
 def test_a_peer_that_does_not_install_is_recorded_and_skipped(fakes):
     fakes.environments["broken"] = [["pip", "--no-index", "no-such-package-of-srl"]]
     fakes.side("one", 200)
@@ -280,6 +283,7 @@ def test_a_rate_of_nothing_is_no_rate(tmp_path):
         run_window([sys.executable, str(script)], {}, limit=60)
 
 
+@pytest.mark.slow
 def test_variants_change_both_sides_and_keep_the_finalists(fakes):
     fakes.side("fast", 200)
     fakes.side("mid", 150)
@@ -300,6 +304,7 @@ def test_variants_change_both_sides_and_keep_the_finalists(fakes):
     assert found["own"]["sides"]["fast"]["ours_over_it"]["ratios"] == [3.0, 3.0]
 
 
+@pytest.mark.slow
 def test_a_variant_can_be_left_for_later(fakes):
     fakes.side("one", 200)
     fakes.variants["equal"] = {"about": "equal", "env": {"A": "1"}}

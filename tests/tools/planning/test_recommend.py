@@ -52,7 +52,11 @@ def typed(candidate, words=""):
     ("words", "costs"),
     [
         ("", COSTS),
-        ("", Costs(**{**FACTS, "update": 0.5, "update_cpu": 0.5, "env": 1000.0})),
+        pytest.param(
+            "",
+            Costs(**{**FACTS, "update": 0.5, "update_cpu": 0.5, "env": 1000.0}),
+            marks=pytest.mark.slow,
+        ),
         ("--trainers.device cuda", Costs(**{**FACTS, "update_cpu": 2.0, "env": 1000.0})),
     ],
     ids=["learning", "sampling", "gpus"],
