@@ -1,5 +1,6 @@
 # make train   set everything up and solve CartPole
 # make test    set everything up, check the code and run the tests
+# make test-all      all tests, the slow ones too: every algorithm in every launcher (hours)
 # make test-cluster  runs on three hosts that are network namespaces, under Ray (root, iproute2, nftables)
 # make test-slurm    the example job on a Slurm of one node (root; apt-get install slurm-wlm munge)
 # make check   linters, types and import borders alone
@@ -8,21 +9,28 @@
 # make chaos   10,000 simulated schedules of faults, 200 real runs (an hour; resumable)
 # make kills   CartPole while workers are killed, three seeds, and its trainers, 20 times (resumable)
 # make soak    half an hour: nothing grows, nothing slows down (a quiet machine)
-# make learn   learning curves of every topology, three seeds each (resumable)
+# make learn   learning curves of every topology and every algorithm, three seeds each, and their tables in
+#              docs/algorithms (resumable; says how long it took; PARALLEL=N runs of algorithms at a time)
 # make learn-recall        memory or none on the toy that needs it (resumable)
 # make learn-match         one policy, two, or a frozen opponent (resumable)
 # make learn-half-cheetah  HalfCheetah-v5 by PPO at 1M steps, three seeds (resumable)
-# make learn-pong          Pong by PPO on a GPU host (resumable)
+# make learn-pong          Pong on a GPU host; RECIPE=pong-appo, pong-rainbow or pong-apex (resumable)
+# make learn-sb3           beside Stable-Baselines3, five seeds each (resumable; PARALLEL=N)
+# make learn-staleness     what stale batches cost PPO, IMPALA and APPO (resumable; PARALLEL=N)
 # make bench   speed, side by side with a CleanRL-style script
 # make bench-scaling       cost of a row by actors, envs and bytes (5 minutes, a quiet machine)
 # make clean   remove what these made
 
 PYTHON ?= python3
 VENV := .venv
+PARALLEL ?= 1
+RECIPE ?= pong
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-cluster test-slurm check slow chaos kills soak learn learn-recall learn-match learn-half-cheetah learn-pong bench bench-scaling clean
+TABLES := $(BIN)/python benchmarks/tables.py
+
+.PHONY: train test test-all test-cluster test-slurm check slow chaos kills soak learn learn-recall learn-match learn-half-cheetah learn-pong learn-sb3 learn-staleness bench bench-scaling clean
 
 train: $(VENV)/.installed
 	$(BIN)/srl train cartpole
@@ -40,6 +48,9 @@ check: $(VENV)/.installed-dev
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "slow and not cluster and not slurm" --timeout 1800
 
+test-all: check
+	$(BIN)/python -m pytest -m "not cluster and not slurm" --timeout 1800
+
 test-cluster: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m cluster
 
@@ -56,7 +67,10 @@ soak: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/soak.py
 
 learn: $(VENV)/.installed-dev
+	$(PIP) -e ".[mujoco]"
 	$(BIN)/python benchmarks/learn.py
+	$(BIN)/python benchmarks/learn.py algorithms --parallel $(PARALLEL)
+	$(TABLES)
 
 learn-recall: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/learn.py recall
@@ -70,7 +84,17 @@ learn-half-cheetah: $(VENV)/.installed-dev
 
 learn-pong: $(VENV)/.installed-dev
 	$(PIP) -e ".[atari]"
-	$(BIN)/python benchmarks/pong.py
+	$(BIN)/python benchmarks/pong.py $(RECIPE)
+	$(TABLES)
+
+learn-sb3: $(VENV)/.installed-dev
+	$(PIP) -e ".[mujoco]"
+	$(BIN)/python benchmarks/beside_sb3.py --parallel $(PARALLEL)
+	$(TABLES)
+
+learn-staleness: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/staleness.py --parallel $(PARALLEL)
+	$(TABLES)
 
 bench-scaling: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/scaling.py

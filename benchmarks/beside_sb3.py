@@ -1,11 +1,14 @@
 """Learning beside Stable-Baselines3 from PyPI, in an environment of its own; results into beside_sb3.json.
 
-    python benchmarks/beside_sb3.py [CASE ...] [--seeds 5] [--threads 1]
+    python benchmarks/beside_sb3.py [CASE ...] [--seeds 5] [--parallel N] [--python PATH]
 
-The same env, the same number of env steps, five seeds each, ours and theirs in turn, each by its own recipe: theirs are the
-settings RL Baselines3 Zoo has tuned (peers/learn_sb3.py), ours the shipped experiment. What is compared is the mean return
+The same env, the same number of env steps, five seeds each, a thread each, each by its own recipe: theirs are the settings
+RL Baselines3 Zoo has tuned (peers/learn_sb3.py), ours the shipped experiment. What is compared is the mean return
 of evaluation episodes by the final policy, without exploration; ours must be inside theirs' 95 % interval, or above.
-Resumable: what is in the JSON is not run again.
+Resumable: a run that is in the JSON is not made again. `benchmarks/tables.py` writes it into docs/algorithms/README.md.
+
+Their environment is made where it is not there yet; on a host without a network give one by `--python`: an
+interpreter that has stable-baselines3 (for HalfCheetah also gymnasium[mujoco]).
 """
 
 import argparse
@@ -13,11 +16,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from running import run_all, train, write
 
 from srl.tools.bench.peer_environments import Environments, default_cache
 from srl.tools.bench.peer_settings import read_settings
@@ -34,43 +38,30 @@ CASES = {
     "half-cheetah-sac": ("half-cheetah-sac", 100_000),
     "half-cheetah-td3": ("half-cheetah-td3", 100_000),
 }
+QUANTILES = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306}
+"""Of Student's t, 97.5 %, by the number of seeds."""
 
 
-def ours(experiment: str, steps: int, seed: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        words = [
-            "train",
-            experiment,
-            "--launcher",
-            "inline",
-            "--seed",
-            str(seed),
-            "--out",
-            str(out),
-        ]
-        words += ["--stop.env-steps", str(steps), "--stop.return", "None"]
-        words += ["--evaluation.episodes", str(EPISODES)]
-        command = [sys.executable, "-m", "srl.cli", *words]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        summary = json.loads((out / "summary.json").read_text())
+def ours(experiment: str, steps: int, seed: int) -> dict[str, Any]:
+    words = ["train", experiment, "--launcher", "inline", "--stop.env-steps", str(steps)]
+    words += ["--evaluation.episodes", str(EPISODES)]
+    summary, _, _ = train(words, seed)
     found = {"return": summary["eval_return"], "seconds": summary["seconds"]}
     return found | {"env_steps": summary["env_steps"]}
 
 
-def theirs(python: Path, case: str, seed: int) -> dict[str, float]:
+def theirs(python: Path, case: str, seed: int) -> dict[str, Any]:
     script = [str(python), str(HERE / "peers" / "learn_sb3.py"), case, str(seed), str(EPISODES)]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run(script, check=True, capture_output=True, text=True, env=clean)
+    done = subprocess.run(script, check=False, capture_output=True, text=True, env=clean)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-800:])
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def interval(returns: list[float]) -> tuple[float, float]:
-    """Of the mean, 95 %, by Student's t (2.776 for five seeds)."""
-    quantiles = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 10: 2.262}
-    if len(returns) < 2:
-        return -np.inf, np.inf
-    spread = quantiles.get(len(returns), 2.0) * np.std(returns, ddof=1) / np.sqrt(len(returns))
+    """Of the mean of at least two, 95 %, by Student's t."""
+    spread = QUANTILES.get(len(returns), 2.262) * np.std(returns, ddof=1) / np.sqrt(len(returns))
     return float(np.mean(returns) - spread), float(np.mean(returns) + spread)
 
 
@@ -89,48 +80,49 @@ def conclude(entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def installed() -> Path:
+    """The interpreter of their environment, which is made if need be."""
+    folder = HERE / "peers"
+    say = partial(print, flush=True)
+    return Environments(read_settings(folder), folder, default_cache(), say).python("sb3")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="*", choices=[[], *CASES], default=[])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--parallel", type=int, default=1, help="runs at a time, a core each")
+    parser.add_argument("--python", type=Path, help="an interpreter that has stable-baselines3")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    folder = HERE / "peers"
-    settings = read_settings(folder)
-    environments = Environments(
-        settings, folder, default_cache(), lambda words: print(words, flush=True)
-    )
-    python = environments.python("sb3")
+    python = options.python or installed()
     results: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {"cases": {}}
-    results["host"] = host()
-    for case in options.cases or CASES:
-        experiment, steps = CASES[case]
-        entry = results["cases"].setdefault(
-            case,
-            {
-                "experiment": experiment,
-                "env_steps": steps,
-                "episodes": EPISODES,
-                "srl": [],
-                "sb3": [],
-            },
-        )
-        for seed in range(1, options.seeds + 1):
-            for side in ("srl", "sb3"):
-                if any(run["seed"] == seed for run in entry[side]):
-                    continue
-                found = (
-                    ours(experiment, steps, seed) if side == "srl" else theirs(python, case, seed)
-                )
-                entry[side].append({"seed": seed, **found})
-                print(
-                    f"{case} {side} seed {seed}: {found['return']:.1f}, {found['seconds']:.0f} s",
-                    flush=True,
-                )
-                if entry["srl"] and entry["sb3"]:
-                    entry["result"] = conclude(entry)
-                FILE.write_text(json.dumps(results, indent=1) + "\n")
-    return 0
+    results |= {"host": host(), "parallel": options.parallel}
+    jobs, place = {}, {}
+    for seed in range(1, options.seeds + 1):
+        for case in options.cases or CASES:
+            experiment, steps = CASES[case]
+            facts = {"experiment": experiment, "env_steps": steps, "episodes": EPISODES}
+            entry = results["cases"].setdefault(case, {**facts, "srl": [], "sb3": []})
+            sides = {
+                "srl": partial(ours, experiment, steps, seed),
+                "sb3": partial(theirs, python, case, seed),
+            }
+            for side, job in sides.items():
+                if seed not in {run["seed"] for run in entry[side]}:
+                    name = f"{case}, {side}, seed {seed}"
+                    jobs[name], place[name] = job, (entry, side, seed)
+
+    def keep(name: str, found: dict[str, Any]) -> str:
+        entry, side, seed = place[name]
+        entry[side].append({"seed": seed, **found})
+        entry[side].sort(key=lambda run: run["seed"])
+        if min(len(entry["srl"]), len(entry["sb3"])) > 1:
+            entry["result"] = conclude(entry)
+        write(FILE, results)
+        return f"return {found['return']:.1f}, {found['seconds']:.0f} s"
+
+    return min(1, run_all(jobs, keep, options.parallel))
 
 
 if __name__ == "__main__":

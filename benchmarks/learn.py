@@ -1,20 +1,22 @@
 """Learning curves, three seeds each: CartPole in every topology, Acrobot, and other sets of cases.
 
-Resumable: results accumulate in SET.json (the set without a name: learn.json); a case that is there is
-not run again.
+Resumable: results accumulate in SET.json (the set without a name: learn.json); a run that is there is
+not made again. How long it took is said at the end; the runs of `algorithms` take a core each.
 
     python benchmarks/learn.py [recall|match|half-cheetah|algorithms] [--only CASE] [--again] [--parallel N]
+
+`benchmarks/tables.py` writes what `algorithms` found into the pages of docs/algorithms.
 """
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from running import HOST, curve, run_all, train, write
 
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3)
@@ -30,6 +32,26 @@ LEARN = {
     "cartpole local, 2 actors": "train cartpole --launcher local --actors.count 2 --actors.envs 16",
     "acrobot local, inference inline": "train acrobot --launcher local",
 }
+WANTED = {
+    "cartpole-a2c": 475,
+    "cartpole-impala": 475,
+    "cartpole-appo": 475,
+    "cartpole-ppg": 475,
+    "cartpole-dqn": 475,
+    "cartpole-rainbow": 475,
+    "cartpole-r2d2": 475,
+    "acrobot-dqn": -100,
+    "recall-gtrxl": 0.9,
+    "recall-r2d2": 0.9,
+    "pendulum-sac": -200,
+    "pendulum-td3": -200,
+    "pendulum-ddpg": -200,
+    "half-cheetah-sac": None,  # to be compared with Stable-Baselines3's: beside_sb3.py
+    "half-cheetah-td3": None,
+}
+"""Case of the set `algorithms`, a recipe, to the return it should reach."""
+STEPS = {"half-cheetah-sac": 100_000, "half-cheetah-td3": 100_000}
+"""Where they are fewer than the recipe's."""
 SETS = {
     "learn": LEARN,
     "recall": {
@@ -37,26 +59,13 @@ SETS = {
         "lstm": f"{RECALL} --algorithm.memory lstm",
         "gru, burn-in of 8": f"{RECALL} --algorithm.memory gru --algorithm.burn-in 8",
         "gtrxl": f"{RECALL} --algorithm.memory gtrxl --launcher inline",
-        "no memory": f"{RECALL} --algorithm.memory none",
+        "no memory": f"{RECALL} --algorithm.memory none --algorithm.memory-size 64",
     },
     "half-cheetah": {"half-cheetah": "train half-cheetah"},
     "algorithms": {
         name: f"train {name} --launcher inline"
-        for name in (
-            "cartpole-a2c",
-            "cartpole-impala",
-            "cartpole-appo",
-            "cartpole-ppg",
-            "cartpole-dqn",
-            "cartpole-rainbow",
-            "cartpole-r2d2",
-            "acrobot-dqn",
-            "recall-r2d2",
-            "pendulum-sac",
-            "pendulum-td3",
-            "half-cheetah-sac",
-            "half-cheetah-td3",
-        )
+        + (f" --stop.env-steps {STEPS[name]}" if name in STEPS else "")
+        for name in WANTED
     },
     "match": {
         f"{case}, {launcher}": f"train {HERE}/match.py:{case} --launcher {launcher}"
@@ -66,27 +75,26 @@ SETS = {
 }
 
 
-def run(words: str, seed: int) -> dict:
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        command = [sys.executable, "-m", "srl.cli", *words.split()]
-        command += ["--seed", str(seed), "--out", str(out)]
-        code = subprocess.run(command, capture_output=True, timeout=3600, check=False).returncode
-        summary = json.loads((out / "summary.json").read_text())
-        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+def run(words: str, seed: int, wanted: float | None) -> dict[str, Any]:
+    summary, rows, code = train(words.split(), seed)
     if len(summary["policies"]) > 1:
         mine = next(name for name, facts in summary["policies"].items() if not facts["frozen"])
         rows = [row for row in rows if row["policy"] == mine]
-    curve = [(row["env_steps"], row["mean_return"]) for row in rows]
-    step = max(1, len(curve) // 40)
     keys = ("policies", "eval_return", "env_steps", "seconds", "staleness_max", "status", "reason")
     ledger = {k: v for k, v in summary.items() if k.startswith("blocks_")}
     facts = {key: summary[key] for key in keys}
-    host = {"cores": os.cpu_count(), "python": platform.python_version()}
-    return {"seed": seed, "exit": code, "host": host, **facts, **ledger, "curve": curve[::step]}
+    if wanted is not None:
+        facts["reached_at"] = reached(rows, wanted)
+    return {"seed": seed, "exit": code, "host": HOST, **facts, **ledger, "curve": curve(rows)}
 
 
-def main() -> None:
+def reached(rows: list[dict[str, Any]], wanted: float) -> int | None:
+    """Env steps after which the mean return of the last 100 training episodes was what is wanted."""
+    known = (row for row in rows if row["mean_return"] is not None)
+    return next((row["env_steps"] for row in known if row["mean_return"] >= wanted), None)
+
+
+def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("set", nargs="?", default="learn", choices=list(SETS))
     parser.add_argument("--again", action="store_true", help="run every case anew")
@@ -98,30 +106,31 @@ def main() -> None:
     if options.set == "match" and not OPPONENT.exists():
         prepare = f"train {HERE}/match.py:opponent --launcher inline --out {OPPONENT}"
         subprocess.run([sys.executable, "-m", "srl.cli", *prepare.split()], check=True)
-    left = []
-    for case, words in SETS[options.set].items():
-        if options.only and case not in options.only:
-            continue
-        command = words.replace(str(HERE), "benchmarks")
-        done = results.setdefault(case, {"command": f"srl {command}", "runs": []})
-        known = {entry["seed"] for entry in done["runs"]}
-        left += [(case, words, seed) for seed in SEEDS if seed not in known]
+    jobs, runs_of = {}, {}
+    for seed in SEEDS:  # of all cases the first, then of all the second
+        for case, words in SETS[options.set].items():
+            if options.only and case not in options.only:
+                continue
+            wanted = WANTED.get(case) if options.set == "algorithms" else None
+            command = words.replace(str(HERE), "benchmarks")
+            done = results.setdefault(case, {"command": f"srl {command}", "runs": []})
+            if wanted is not None:
+                done["wanted"] = wanted
+            if seed not in {entry["seed"] for entry in done["runs"]}:
+                name = f"{case}, seed {seed}"
+                jobs[name], runs_of[name] = partial(run, words, seed, wanted), done["runs"]
 
-    def run_one(which: tuple[str, str, int]) -> tuple[str, dict]:
-        case, words, seed = which
-        return case, run(words, seed)
+    def keep(name: str, entry: dict[str, Any]) -> str:
+        runs_of[name].append(entry)
+        runs_of[name].sort(key=lambda entry: entry["seed"])
+        write(file, results)
+        return (
+            f"return {entry['eval_return']} at {entry['env_steps']:,} env steps, exit "
+            f"{entry['exit']}, {entry['seconds']:.0f} s"
+        )
 
-    with ThreadPoolExecutor(options.parallel) as pool:
-        for case, entry in pool.map(run_one, left):
-            results[case]["runs"].append(entry)
-            file.write_text(json.dumps(results, indent=1) + "\n")
-            print(
-                f"{case}, seed {entry['seed']}: return {entry['eval_return']} at "
-                f"{entry['env_steps']:,} env steps, exit {entry['exit']}, "
-                f"{entry['seconds']:.0f} s",
-                flush=True,
-            )
+    return min(1, run_all(jobs, keep, options.parallel))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

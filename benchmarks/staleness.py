@@ -5,20 +5,19 @@ are `max_staleness + 1` of them: once they have spread out, every batch is as ol
 `staleness_mean` of each run says how old they were. Other options are the recipes'.
 
 Resumable: results accumulate in staleness.json; a run that is there is not made again. About a minute a run
-on one core: 36 runs.
+on one core: 36 runs. `benchmarks/tables.py` writes them into docs/algorithms/README.md.
 
-    python benchmarks/staleness.py [--only WORD] [--again]
+    python benchmarks/staleness.py [--only WORD] [--again] [--parallel N]
 """
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import sys
-import tempfile
-import time
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from running import HOST, curve, run_all, train, write
 
 FILE = Path(__file__).with_suffix(".json")
 ALGORITHMS = {"ppo": "cartpole", "impala": "cartpole-impala", "appo": "cartpole-appo"}
@@ -42,50 +41,44 @@ def options(algorithm: str, staleness: int) -> list[str]:
     return ["train", ALGORITHMS[algorithm], "--launcher", "inline", *words]
 
 
-def run(words: list[str], seed: int) -> dict:
+def run(words: list[str], seed: int) -> dict[str, Any]:
     """One run: what became of it, and its curve."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        command = [sys.executable, "-m", "srl.cli", *words]
-        command += ["--seed", str(seed), "--out", str(out)]
-        code = subprocess.run(command, capture_output=True, timeout=3600, check=False).returncode
-        summary = json.loads((out / "summary.json").read_text())
-        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    summary, rows, code = train(words, seed)
     drift = [row["log_prob_drift"] for row in rows]
-    curve = [(row["env_steps"], row["mean_return"]) for row in rows]
     facts = {name: summary[name] for name in KEPT}
     facts["log_prob_drift"] = sum(drift) / len(drift)
-    return {"seed": seed, "exit": code, **facts, "curve": curve[:: max(1, len(curve) // 40)]}
+    return {"seed": seed, "exit": code, **facts, "curve": curve(rows)}
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="cells whose name has this: appo, 'staleness 4'")
     parser.add_argument("--again", action="store_true", help="make every run anew")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at a time, a core each")
     chosen = parser.parse_args()
     results = {} if chosen.again or not FILE.exists() else json.loads(FILE.read_text())
-    host = {"cores": os.cpu_count(), "python": platform.python_version()}
-    for algorithm in ALGORITHMS:
-        for staleness in STALENESS:
-            name, words = f"{algorithm}, staleness {staleness}", options(algorithm, staleness)
-            if f" {chosen.only}" not in f" {name}":  # ppo is not appo
-                continue
-            cell = {"command": f"srl {' '.join(words)}", "host": host, "runs": []}
-            cell = results.setdefault(name, cell)
-            known = {entry["seed"] for entry in cell["runs"]}
-            for seed in SEEDS:
-                if seed in known:
+    jobs, runs_of = {}, {}
+    for seed in SEEDS:
+        for algorithm in ALGORITHMS:
+            for staleness in STALENESS:
+                name, words = f"{algorithm}, staleness {staleness}", options(algorithm, staleness)
+                if f" {chosen.only}" not in f" {name}":  # ppo is not appo
                     continue
-                began = time.monotonic()
-                entry = run(words, seed)
-                cell["runs"].append(entry)
-                FILE.write_text(json.dumps(results, indent=1) + "\n")
-                print(
-                    f"{name}, seed {seed}: return {entry['eval_return']}, staleness "
-                    f"{entry['staleness_mean']:.1f}, {time.monotonic() - began:.0f} s",
-                    flush=True,
-                )
+                cell = {"command": f"srl {' '.join(words)}", "host": HOST, "runs": []}
+                runs = results.setdefault(name, cell)["runs"]
+                if seed not in {entry["seed"] for entry in runs}:
+                    name = f"{name}, seed {seed}"
+                    jobs[name], runs_of[name] = partial(run, words, seed), runs
+
+    def keep(name: str, entry: dict[str, Any]) -> str:
+        runs_of[name].append(entry)
+        runs_of[name].sort(key=lambda entry: entry["seed"])
+        write(FILE, results)
+        words = f"return {entry['eval_return']}, staleness {entry['staleness_mean']:.1f}"
+        return f"{words}, {entry['seconds']:.0f} s"
+
+    return min(1, run_all(jobs, keep, chosen.parallel))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

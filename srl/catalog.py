@@ -23,7 +23,8 @@ EXPERIMENTS = {
     "cartpole-r2d2": "srl.experiments.cartpole_dqn:cartpole_r2d2",
     "acrobot": "srl.experiments.acrobot:acrobot",
     "acrobot-dqn": "srl.experiments.acrobot_dqn:acrobot_dqn",
-    "recall-r2d2": "srl.experiments.recall_r2d2:recall_r2d2",
+    "recall-gtrxl": "srl.experiments.recall:recall_gtrxl",
+    "recall-r2d2": "srl.experiments.recall:recall_r2d2",
     "half-cheetah": "srl.experiments.half_cheetah:half_cheetah",
     "half-cheetah-sac": "srl.experiments.half_cheetah:half_cheetah_sac",
     "half-cheetah-td3": "srl.experiments.half_cheetah:half_cheetah_td3",
@@ -31,6 +32,7 @@ EXPERIMENTS = {
     "pendulum-td3": "srl.experiments.pendulum:pendulum_td3",
     "pendulum-ddpg": "srl.experiments.pendulum:pendulum_ddpg",
     "pong": "srl.experiments.pong:pong",
+    "pong-appo": "srl.experiments.pong:pong_appo",
     "pong-rainbow": "srl.experiments.pong_dqn:pong_rainbow",
     "pong-apex": "srl.experiments.pong_dqn:pong_apex",
 }

@@ -219,6 +219,32 @@ def test_batch_that_is_no_multiple_of_a_block_is_refused(refuses: Any) -> None:
     assert "for example 1024 or 1536" in message
 
 
+GUARDED = ("--env.name", f"{HERE / 'bad_envs.py'}:Guarded", "--env.options", '{"fault": "none"}')
+HUGE = ("--algorithm.replay.capacity", "1000000000000")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("cartpole-dqn", "--env.name", "gym/Pendulum-v1"), "are Box: use sac or td3 for real"),
+        (("pendulum-sac", "--env.name", "gym/CartPole-v1"), "are Discrete: use dqn for one"),
+        (("cartpole", "--algorithm.burn-in", "4"), "burn_in must be 0 without algorithm.memory"),
+        (("cartpole", "--algorithm.memory-size", "8"), "memory_size must be 64 without algorithm"),
+        (("cartpole-dqn", "--algorithm.chunk", "8"), "chunk must be 16 without algorithm.memory"),
+        (("pendulum-sac", "--algorithm.memory", "lstm"), "unknown option --algorithm.memory"),
+        (("cartpole-dqn", *HUGE), " of it for replay buffers); but only "),
+        (
+            ("cartpole-dqn", *HUGE, "--algorithm.replay.storage", "file"),
+            "left: use a smaller --algorithm.replay.capacity, or another --algorithm.replay.folder",
+        ),
+        (("cartpole-dqn", *GUARDED), "'obs.action_mask': every action is masked out"),
+        (("cartpole", *GUARDED), "'obs.action_mask': every action is masked out"),
+    ],
+)
+def test_algorithm_that_does_not_fit_is_refused(refuses: Any, words: Any, said: str) -> None:
+    assert said in refuses("train", *words)
+
+
 def test_env_options_that_are_not_json_are_refused(refuses: Any) -> None:
     message = refuses("train", "cartpole", "--env.options", "{render: 1}")
     assert "env.options is not JSON" in message

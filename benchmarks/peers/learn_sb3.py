@@ -11,6 +11,7 @@ import time
 
 import gymnasium
 import numpy as np
+import stable_baselines3
 import torch
 from stable_baselines3 import DQN, PPO, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
@@ -115,6 +116,7 @@ def main(case, seed, episodes):
     judge = make_vec_env(name, n_envs=1, seed=seed + 10_000)
     returns, _ = evaluate_policy(model, judge, n_eval_episodes=episodes, return_episode_rewards=True)
     found = {"return": float(np.mean(returns)), "seconds": seconds, "env_steps": model.num_timesteps}
+    found["sb3"] = stable_baselines3.__version__
     print(json.dumps(found))
 
 

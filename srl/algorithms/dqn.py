@@ -37,7 +37,7 @@ from srl.core.collective import Collective
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Discrete
 from srl.core.errors import ConfigError
-from srl.core.options import check_one_of, check_options
+from srl.core.options import check_memory_options, check_one_of, check_options
 from srl.core.replay import ReplayConfig, Window
 from srl.core.spec import Field, Spec
 from srl.nets.chunks import Chunks
@@ -152,9 +152,9 @@ class DQNConfig:
         if self.network is not None:
             check_options(self, "nature with algorithm.network", lambda x: x == "nature", "encoder")
         check_one_of(self, get_args(Schedule), "learning_rate_schedule")
-        if self.memory == "none":
-            check_options(self, "0 without algorithm.memory", lambda x: x == 0, "burn_in")
-        else:
+        remembered = ("burn_in", "chunk", "memory_size", "priority_mix")
+        check_memory_options(self, get_args(RecurrentKind), *remembered)
+        if self.memory != "none":
             divisor = f"a divisor of algorithm.rollout ({self.rollout})"
             check_options(self, divisor, lambda x: self.rollout % x == 0, "chunk")
         if self.rescale and self.distribution != "none":

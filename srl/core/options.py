@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from srl.core.errors import ConfigError
@@ -24,3 +25,17 @@ def check_options(
 def check_one_of(config: Any, choices: tuple[str, ...], *names: str) -> None:
     """Raise ConfigError where a named option of `config` is none of the `choices`."""
     check_options(config, " or ".join(choices), lambda x: x in choices, *names)
+
+
+def check_memory_options(config: Any, kinds: tuple[str, ...], *names: str) -> None:
+    """Raise ConfigError where a named option was set that means nothing, for `config` has no memory.
+
+    It could have one of the `kinds`, of which the first is none.
+    """
+    if config.memory != kinds[0]:
+        return
+    defaults = {field.name: field.default for field in fields(config)}
+    for name in names:
+        default, choice = defaults[name], " or ".join(kinds[1:])
+        words = f"{default} without algorithm.memory ({choice})"
+        check_options(config, words, lambda x, default=default: x == default, name)

@@ -1,10 +1,9 @@
 """Pong from pixels by Rainbow and by Ape-X: meant for a GPU host (`--trainers.device cuda`)."""
 
 from srl.algorithms.dqn import DQNConfig
-from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
+from srl.core.experiment import ActorsConfig, Experiment, StopConfig
 from srl.core.replay import ReplayConfig
-
-ENV = EnvConfig(name="atari/pong", reseed="start", clip_rewards=1.0)
+from srl.experiments.pong import ENV
 
 
 def pong_rainbow() -> Experiment[DQNConfig]:

@@ -13,7 +13,7 @@ from srl.core.algorithm import NamedPolicy, Records
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec
 from srl.core.errors import ConfigError
-from srl.core.options import check_one_of, check_options
+from srl.core.options import check_memory_options, check_one_of, check_options
 from srl.core.spec import Field, Spec
 from srl.nets.actor_critic import ActorCritic
 from srl.nets.encoder import EncoderKind, EncoderOptions, check_encoder
@@ -91,9 +91,8 @@ class ActorCriticConfig:
                 check_options(self, divisor, lambda x, n=size: n % x == 0, f"{of}_heads")
         multiple = f"a multiple of algorithm.rollout ({self.rollout})"
         check_options(self, multiple, lambda x: x % self.rollout == 0, "batch_size")
-        if self.memory == "none":
-            check_options(self, "0 without algorithm.memory", lambda x: x == 0, "burn_in")
-        else:
+        check_memory_options(self, get_args(MemoryOption), "burn_in", "chunk", *parts)
+        if self.memory != "none":
             divisor = f"a divisor of algorithm.rollout ({self.rollout})"
             check_options(self, divisor, lambda x: self.rollout % x == 0, "chunk")
 

@@ -17,7 +17,7 @@ from srl.core.collective import Alone
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Box, Discrete, Observation
 from srl.core.errors import CheckpointError, ConfigError
-from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
+from srl.core.experiment import StopConfig
 from srl.core.names import load_object
 from srl.core.replay import Prioritises, ReplayConfig, Replays
 from srl.nets.continuous import Transitions
@@ -405,34 +405,10 @@ def test_two_hundred_updates_give_what_they_gave(name):
     assert found == pytest.approx(kept[name], rel=2e-3, abs=2e-4)
 
 
-def experiment(name, env_steps, **options):
-    """A number that is shown is to be answered: 16 times, at most 2 off each time."""
-    replay = ReplayConfig(
-        capacity=2000, batch=32, steps=8, warm_up=64, samples_per_insert=32, tolerance=256
-    )
-    algorithm = config_of(name, rollout=8, replay=replay, hidden=(32, 32), discount=0.5, **options)
-    return Experiment(
-        name=f"target-{name}",
-        env=EnvConfig(name="toy/target"),
-        algorithm=replace(algorithm, learning_rate=3e-3),
-        actors=ActorsConfig(count=1, envs=1, groups=1),
-        stop=StopConfig(env_steps=env_steps),
-    )
-
-
-@pytest.mark.parametrize(
-    "name", ["sac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "ddpg"))]
-)
-def test_target_is_learned(name, tmp_path):
-    """Always 0 would get -8, as does who learns nothing."""
-    out = str(tmp_path / "run")
-    run = srl.train(experiment(name, 1000), launcher="inline", seed=1, out=out)
-    assert run.summary["eval_return"] >= -2
-
-
 def test_interrupted_run_is_resumed_exactly_with_its_priorities(tmp_path):
     """Uniform replay is among the experiments of `tests/test_resume.py`."""
-    whole = experiment("sac", 160)
+    whole = load_object(f"{Path(__file__).parents[1] / 'launch' / 'toys.py'}:sac")()
+    whole = replace(whole, stop=StopConfig(env_steps=160))
     # all of the importance from the beginning: the part has another end, and so other progress
     replay = replace(whole.algorithm.replay, kind="prioritised", importance_exponent=1.0)
     whole = replace(whole, algorithm=replace(whole.algorithm, replay=replay))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-import srl
 from srl.algorithms.a2c import A2CConfig
 from srl.algorithms.appo import APPOConfig
 from srl.algorithms.impala import ImpalaConfig
@@ -21,7 +20,6 @@ from srl.core.collective import Alone
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Box, Discrete, MultiDiscrete, Observation
 from srl.core.errors import ConfigError
-from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
 from srl.testing.batches import record_batches
 from srl.testing.fakes import run_ranks
 from srl.testing.shares import AGENT, Whole, apart, learn_share
@@ -250,36 +248,6 @@ def test_two_hundred_updates_give_what_they_gave(name):
         kept[name] = {key: float(f"{x:.6g}") for key, x in found.items()}
         NUMBERS.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
     assert found == pytest.approx(kept[name], rel=2e-3, abs=2e-4)
-
-
-LEARNING = {
-    "a2c": A2CConfig(rollout=8, batch_size=128, minibatch_size=128, learning_rate=0.01),
-    "impala": ImpalaConfig(rollout=8, batch_size=128, minibatch_size=128, learning_rate=0.01),
-    "appo": APPOConfig(rollout=8, batch_size=128, minibatch_size=64, learning_rate=0.01),
-    "ppg": PPGConfig(
-        rollout=8, batch_size=128, minibatch_size=64, learning_rate=0.01, auxiliary_every=8
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [x if x == "impala" else pytest.param(x, marks=pytest.mark.slow) for x in LEARNING],
-)
-def test_identity_is_learned(name, tmp_path):
-    run = srl.train(
-        Experiment(
-            name=name,
-            env=EnvConfig(name="toy/identity"),
-            algorithm=LEARNING[name],
-            actors=ActorsConfig(envs=16, groups=1),
-            stop=StopConfig(env_steps=12_000),
-            launcher="inline",
-            max_staleness=0 if name == "a2c" else 2,
-            out=str(tmp_path / "run"),
-        )
-    )
-    assert run.summary["eval_return"] == 16  # every symbol named, 16 steps an episode
 
 
 @needs_gpu

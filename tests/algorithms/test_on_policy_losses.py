@@ -14,6 +14,7 @@ from srl.algorithms.a2c import A2CConfig
 from srl.algorithms.appo import APPOConfig
 from srl.algorithms.impala import ImpalaConfig
 from srl.algorithms.ppg import PPGConfig
+from srl.algorithms.ppo import PPOConfig
 from srl.core.collective import Alone
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Discrete, Observation
@@ -59,6 +60,28 @@ def of(learner, rows, loss="loss", clip=0.2):
 
 
 RECORDED = {"log_prob": [math.log(0.5)] * 3, "value": [0.0] * 3}
+
+
+def test_ppo_clips_ratios_and_values():
+    learner = make(PPOConfig, value_weight=0.5, entropy_weight=0.01, value_clip=0.5)
+    recorded = RECORDED | {"value": [1.0, 2.0, 0.0]}
+    rows = minibatch(**recorded, advantage=[2.0, 2.0, 99.0], target=[3.0, 4.0, 99.0])
+    loss, metrics = of(learner, rows)
+    # ρ = π / π_old: ¼ / ½ and ¾ / ½; A > 0: min(½, 0.8)·2 and min(1½, 1.2)·2
+    policy = -(0.5 * 2 + 1.2 * 2) / 2
+    # V = 2 is 1 above what was recorded: clipped to 1½ it is further from 3; the second is where it was
+    critic = 0.5 * (1.5**2 + 2**2) / 2
+    assert metrics["policy_loss"] == pytest.approx(policy, rel=1e-5)
+    assert metrics["value_loss"] == pytest.approx(critic, rel=1e-5)
+    assert metrics["clip_fraction"] == 1.0
+    assert loss == pytest.approx(policy + 0.5 * critic - 0.01 * ENTROPY, rel=1e-5)
+
+
+def test_ppo_bounds_the_loss_of_bad_actions():
+    learner = make(PPOConfig, value_weight=0.0, entropy_weight=0.0, dual_clip=1.25)
+    rows = minibatch(**RECORDED, advantage=[-2.0, -2.0, 99.0], target=[2.0] * 3)
+    # A < 0: min(½·A, 0.8·A) = −1.6; min(1½·A, 1.2·A) = −3, but at least 1.25·A
+    assert of(learner, rows)[0] == pytest.approx((1.6 + 2.5) / 2, rel=1e-5)
 
 
 def test_a2c():

@@ -119,8 +119,13 @@ def test_memory_layer_is_called_once_where_no_lane_resets(monkeypatch):
 def test_config_of_a_memory_is_checked():
     with pytest.raises(ConfigError, match=r"chunk must be a divisor of algorithm.rollout"):
         PPOConfig(memory="lstm", chunk=7)
-    with pytest.raises(ConfigError, match=r"burn_in must be 0 without algorithm.memory"):
+    with pytest.raises(
+        ConfigError, match=r"burn_in must be 0 without .*memory .lstm or gru or gtrxl"
+    ):
         PPOConfig(burn_in=2)
+    for name in ("chunk", "memory_size", "memory_length", "memory_layers", "memory_heads"):
+        with pytest.raises(ConfigError, match=rf"{name} must be \d+ without algorithm.memory"):
+            PPOConfig(**{name: 7})
     with pytest.raises(
         ConfigError, match=r"memory_heads must be a divisor of .*memory_size \(64\)"
     ):

@@ -187,3 +187,21 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     yield make
     if mounted:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Ray cluster on this host: a head with two cores, and a node with four that is called `far`."""
+    token = tmp_path_factory.mktemp("ray") / "token"
+    token.write_text("a-token-of-this-test-alone-0123456789abcdef")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_AUTH_MODE", "token")
+    patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    made.add_node(num_cpus=4, resources={"far": 1})
+    yield made
+    made.shutdown()
+    patch.undo()

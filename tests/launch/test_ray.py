@@ -9,7 +9,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.xdist_group("ray"),
 ]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A head with two cores, and a node with four that is called `far`."""
-    token = tmp_path_factory.mktemp("ray") / "token"
-    token.write_text("a-token-of-this-test-alone-0123456789abcdef")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("RAY_AUTH_MODE", "token")
-    patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
-    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    made.add_node(num_cpus=4, resources={"far": 1})
-    yield made
-    made.shutdown()
-    patch.undo()
 
 
 def nothing_is_set_aside(cluster: Any) -> bool:

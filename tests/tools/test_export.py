@@ -11,7 +11,9 @@ from torch import nn
 
 import srl
 from srl import cli
+from srl.algorithms.dqn import DQNConfig
 from srl.algorithms.ppo import PPOConfig
+from srl.algorithms.sac import SACConfig
 from srl.core.compute import Compute
 from srl.core.env import ActionSpace, AgentSpec, Box, Discrete, MultiDiscrete, Observation
 from srl.core.errors import ConfigError
@@ -23,31 +25,40 @@ BOX = Box((2, 1), (-0.02, -np.inf), (0.02, 0.01))
 CHOICES = MultiDiscrete((3, 2), start=(1, -1), shape=(2, 1))
 CATEGORIES = Observation("kind", (2,), "int64", categories=(3, 4), start=(1, 5))
 FRAMES = Observation("obs", (84, 84), "uint8", stack=4)
+MASKED = (VECTOR, Observation("action_mask", (3,), "int8"))
+MEMORY: dict[str, Any] = {"memory_size": 8, "chunk": 8}
 CASES = {
     "numbers, normalised, LSTM": (
         AgentSpec((Observation("obs", (4,), "float64"),), BOX),
-        {"normalise_observations": True, "memory": "lstm", "memory_size": 8, "chunk": 8},
+        PPOConfig(normalise_observations=True, memory="lstm", **MEMORY),
     ),
-    "several choices, of categories and numbers": (AgentSpec((CATEGORIES, VECTOR), CHOICES), {}),
+    "several choices, of categories and numbers": (
+        AgentSpec((CATEGORIES, VECTOR), CHOICES),
+        PPOConfig(),
+    ),
     "masked, GRU, a critic that sees more": (
-        AgentSpec(
-            (VECTOR, Observation("action_mask", (3,), "int8")),
-            Discrete(3, start=2),
-            central=(Observation("whole", (5,), "float32"),),
-        ),
-        {"memory": "gru", "memory_size": 8, "chunk": 8, "central_value": True},
+        AgentSpec(MASKED, Discrete(3, start=2), central=(Observation("whole", (5,), "float32"),)),
+        PPOConfig(memory="gru", central_value=True, **MEMORY),
     ),
-    "stacked images": (AgentSpec((FRAMES,), Discrete(6)), {}),
+    "stacked images": (AgentSpec((FRAMES,), Discrete(6)), PPOConfig()),
+    "values of actions: dueling, atoms, noise, a ladder, masked, LSTM": (
+        AgentSpec(MASKED, Discrete(3, start=2)),
+        DQNConfig(dueling=True, distribution="c51", noisy=0.5, ladder=3.0, memory="lstm", **MEMORY),
+    ),
+    "squashed Gaussian, normalised": (
+        AgentSpec((VECTOR,), Box((2,), (-2.0, 0.0), (2.0, 6.0))),
+        SACConfig(normalise_observations=True),
+    ),
 }
 
 
-def make_policy(agent, options):
+def make_policy(agent, config):
     """A policy with fresh weights, large enough that its actions differ; moments are not 0 and 1."""
     rng = np.random.default_rng(0)
-    policy = PPOConfig(**options).make_policy(agent, seed=0, compute=Compute())
+    policy = config.make_policy(agent, seed=0, compute=Compute())
     weights = {name: x.copy() for name, x in policy.weights().items()}
     for name, x in weights.items():
-        if "policy_head" in name and name.endswith("weight"):
+        if name.startswith(("policy_head", "head")) and name.endswith("weight"):
             np.multiply(x, 50, out=x)
         if "normaliser" in name:
             x[...] = rng.uniform(0.5, 2, x.shape)
@@ -126,12 +137,12 @@ def check_parity(policy, agent, run, exported) -> set[bytes]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_exported_policy_acts_as_srl_does(case, tmp_path, monkeypatch):
-    agent, options = CASES[case]
-    policy = make_policy(agent, options)
+    agent, config = CASES[case]
+    policy = make_policy(agent, config)
     monkeypatch.setattr("srl.nets.greedy.trace", functools.cache(trace))  # both are of one graph
     greedy = functools.cache(Greedy)
     monkeypatch.setattr("srl.nets.greedy.Greedy", greedy)
-    given = make_policy(agent, options)
+    given = make_policy(agent, config)
     path = tmp_path / "policy.pt2"
     exported = write_policy(given, agent, "torch", path)
     assert len(check_parity(policy, agent, run_torch(path), exported)) > 1, "one fits all: no proof"
@@ -230,7 +241,7 @@ def test_network_that_onnx_cannot_say_is_refused(tmp_path):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package)
     agent = AgentSpec((VECTOR,), Discrete(2))
-    policy = make_policy(agent, {"network": f"{__file__}:Bits"})
+    policy = make_policy(agent, PPOConfig(network=f"{__file__}:Bits"))
     with pytest.raises(ConfigError, match=r"ONNX cannot say what the policy does: .*view"):
         write_policy(policy, agent, "onnx", tmp_path / "policy.onnx")
     assert not list(tmp_path.iterdir())
@@ -238,7 +249,7 @@ def test_network_that_onnx_cannot_say_is_refused(tmp_path):
 
 def test_network_that_torch_cannot_follow_is_refused(tmp_path):
     agent = AgentSpec((VECTOR,), Discrete(2))
-    policy = make_policy(agent, {"network": f"{__file__}:Undecided"})
+    policy = make_policy(agent, PPOConfig(network=f"{__file__}:Undecided"))
     with pytest.raises(ConfigError, match="torch cannot follow what ActorCritic does"):
         write_policy(policy, agent, "torch", tmp_path / "policy.pt2")
     assert not list(tmp_path.iterdir())

@@ -1,7 +1,8 @@
 """Envs that break when somebody outside pulls a lever: a file that the next env to see it takes away.
 
 `Single` is one env of a batch and breaks alone; `Batch` is stepped, and breaks, as a whole. The task is
-the toy Identity's: name the symbol that is shown.
+the toy Identity's: name the symbol that is shown; with `real`, by a number from -1 to 1, of which each symbol has
+its quarter.
 """
 
 import itertools
@@ -16,11 +17,11 @@ import numpy as np
 from gymnasium import spaces
 
 from srl.core.arrays import Arrays
-from srl.core.env import EnvRequest
+from srl.core.env import Box, EnvRequest
 from srl.envs.toy import Identity
 
-LENGTH = 16
-"""Steps of an episode."""
+LENGTH, SYMBOLS = 16, 4
+"""Steps of an episode, and what may be shown."""
 WAYS = {
     "single": ("step raise", "step nan", "step hang", "reset raise", "reset hang"),
     "batch": ("step raise", "step hang"),
@@ -95,11 +96,14 @@ class Lever:
 class Single(gymnasium.Env):
     """One env."""
 
-    observation_space = spaces.Box(0, 1, (4,), np.float32)
-    action_space = spaces.Discrete(4)
+    observation_space = spaces.Box(0, 1, (SYMBOLS,), np.float32)
 
-    def __init__(self, folder: str = "") -> None:
+    def __init__(self, folder: str = "", *, real: bool = False) -> None:
         """Break by the levers in `folder`."""
+        self.action_space = (
+            spaces.Box(-1, 1, (1,), np.float32) if real else spaces.Discrete(SYMBOLS)
+        )
+        self._is_real = real
         self._lever = Lever(folder)
         self._left, self._symbol = 0, 0
 
@@ -114,12 +118,13 @@ class Single(gymnasium.Env):
         """Reward the symbol, show the next."""
         is_nan = self._lever.break_in("step")
         self._left -= 1
-        reward = float(action == self._symbol)
+        named = _quarter(action[0]) if self._is_real else action
+        reward = float(named == self._symbol)
         return self._show(is_nan=is_nan), reward, False, self._left == 0, {}
 
     def _show(self, *, is_nan: bool = False) -> np.ndarray:
-        self._symbol = int(self.np_random.integers(4))
-        seen = np.zeros(4, np.float32)
+        self._symbol = int(self.np_random.integers(SYMBOLS))
+        seen = np.zeros(SYMBOLS, np.float32)
         seen[self._symbol] = np.nan if is_nan else 1
         return seen
 
@@ -129,8 +134,14 @@ class Batch:
 
     def __init__(self, request: EnvRequest) -> None:
         self._lever = Lever(request.options["folder"])
-        self._envs = Identity.make_batch(replace(request, options={"length": LENGTH}))
+        options = {"length": LENGTH, "choices": SYMBOLS}
+        self._envs = Identity.make_batch(replace(request, options=options))
         self.spec = self._envs.spec
+        self._is_real = request.options.get("real", False)
+        if self._is_real:
+            box = Box((1,), (-1.0,), (1.0,))
+            agents = {name: replace(a, action=box) for name, a in self.spec.agents.items()}
+            self.spec = replace(self.spec, agents=agents)
 
     @classmethod
     def make_batch(cls, request: EnvRequest) -> "Batch":
@@ -144,6 +155,8 @@ class Batch:
     def step(self, actions: Any, outcome: Any, out: Any) -> None:
         """Play one step everywhere."""
         self._lever.break_in("step")
+        if self._is_real:
+            actions = [_quarter(action[..., 0]) for action in actions]
         self._envs.step(actions, outcome, out)
 
     def save(self) -> Arrays:
@@ -156,6 +169,11 @@ class Batch:
 
     def close(self) -> None:
         """Nothing."""
+
+
+def _quarter(action: Any) -> Any:
+    """The symbol that a number from -1 to 1 names."""
+    return np.clip((np.asarray(action) + 1) / 2 * SYMBOLS, 0, SYMBOLS - 1).astype(np.int64)
 
 
 ENVS = {"single": f"{__name__}:{Single.__name__}", "batch": f"{__name__}:{Batch.__name__}"}

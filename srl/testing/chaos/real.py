@@ -13,7 +13,12 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from srl.api import find_experiment
+from srl.core.env import Box
+from srl.core.replay import Replays
+from srl.launch.graph.env_factory import env_spec
 from srl.testing.chaos import broken, replays
 from srl.testing.chaos.checker import SILENT_SECONDS, Checker, Violation
 from srl.testing.chaos.run import Run, send_signal, size_of
@@ -33,22 +38,25 @@ _TOLD_SECONDS = 10.0
 _OPTIONS = (
     *("--launcher", "local", "--stop.env-steps", "1000000000"),
     *("--actors.envs", "8", "--actors.count", "2", "--env.timeout-seconds", str(_HANG_SECONDS)),
-    *("--algorithm.rollout", "16", "--algorithm.hidden", "16", "--evaluation.episodes", "0"),
-    *("--max-staleness", str(_MAX_STALENESS), "--checkpoint.seconds", "2"),
-    *("--restarts.wait-seconds", "0.2"),
+    *("--evaluation.episodes", "0", "--checkpoint.seconds", "2", "--restarts.wait-seconds", "0.2"),
+    *("--max-staleness", str(_MAX_STALENESS)),
 )
-_ON_POLICY = ("--algorithm.batch-size", "256", "--algorithm.minibatch-size", "128")
+_PPO = (
+    *("--algorithm.batch-size", "256", "--algorithm.rollout", "16", "--algorithm.hidden", "16"),
+    *("--algorithm.minibatch-size", "128"),
+)
+"""What learns where nothing else is asked for."""
 TOPOLOGIES = {
-    "inline inference": _ON_POLICY,
-    "one policy worker": (*_ON_POLICY, "--inference", "shm", "--actors.groups", "2"),
-    "two policy workers": (*_ON_POLICY, "--inference", "shm", "--policies.count", "2"),
-    "two trainers": (*_ON_POLICY, "--trainers.count", "2"),
-    "over tcp": (*_ON_POLICY, "--samples", "tcp", "--inference", "tcp", "--policies.count", "2"),
+    "inline inference": (),
+    "one policy worker": ("--inference", "shm", "--actors.groups", "2"),
+    "two policy workers": ("--inference", "shm", "--policies.count", "2"),
+    "two trainers": ("--trainers.count", "2"),
+    "over tcp": ("--samples", "tcp", "--inference", "tcp", "--policies.count", "2"),
     "replay": (),
     "replay in two buffers": ("--buffers.count", "2"),
     "replay over tcp": ("--buffers.count", "2", "--samples", "tcp", "--trainers.count", "2"),
 }
-"""Name to options; those with replay are of `replays`."""
+"""Name to options; those called replay are for algorithms that have it, or else for `replays`."""
 
 
 @dataclass
@@ -71,22 +79,35 @@ class RealOutcome:
     seen: dict[str, int] = field(default_factory=dict)
 
 
-def run_real(seed: int, *, seconds: float = 20.0, faults: int = 4) -> RealOutcome:
-    """One run of so many seconds and faults; nothing of it is left, whatever happens."""
+def run_real(
+    seed: int, *, seconds: float = 20.0, faults: int = 4, experiment: str | None = None
+) -> RealOutcome:
+    """One run of so many seconds and faults; nothing of it is left, whatever happens.
+
+    Of an `experiment` it has all but the env, and the algorithm must be a small one; None: PPO.
+    """
     started = time.monotonic()
-    name = sorted(TOPOLOGIES)[seed % len(TOPOLOGIES)]
-    envs = sorted(broken.ENVS)[seed // len(TOPOLOGIES) % len(broken.ENVS)]
+    found = None if experiment is None else find_experiment(experiment)
+    names = sorted(TOPOLOGIES)
+    if found is not None and not isinstance(found.algorithm, Replays):
+        names = [name for name in names if not name.startswith("replay")]
+    name = names[seed % len(names)]
+    envs = sorted(broken.ENVS)[seed // len(names) % len(broken.ENVS)]
     outcome = RealOutcome(seed, name, envs, seconds)
-    with_replay = name.startswith("replay")
-    checker = Checker(max_staleness=None if with_replay else _MAX_STALENESS)
+    options: dict[str, Any] = {}
+    is_replayed = name.startswith("replay")
+    whose = (f"{replays.__name__}:{envs}",) if is_replayed else (broken.ENVS[envs], *_PPO)
+    if found is not None:
+        is_replayed = isinstance(found.algorithm, Replays)
+        options["real"] = isinstance(next(iter(env_spec(found.env).agents.values())).action, Box)
+        whose = (f"{experiment}", "--env.name", broken.ENVS[envs])
     place = Path(tempfile.mkdtemp(prefix="srlc-"))
     levers = place / "levers"
     levers.mkdir()
-    experiment = (
-        f"{replays.__name__}:{envs}" if with_replay else broken.ENVS[envs],
-        *("--env.options", json.dumps({"folder": str(levers)})),
-    )
-    run = Run(place, ["train", *experiment, *_OPTIONS, *TOPOLOGIES[name], "--seed", str(seed)])
+    options["folder"] = str(levers)
+    checker = Checker(max_staleness=None if is_replayed else _MAX_STALENESS)
+    words = [*whose, "--env.options", json.dumps(options), *_OPTIONS, *TOPOLOGIES[name]]
+    run = Run(place, ["train", *words, "--seed", str(seed)])
     chaos = _Chaos(run, broken.Lever(levers), checker, random.Random(seed), outcome)
     try:
         chaos.disturb(faults)

@@ -23,5 +23,5 @@ def _experiment(envs: str) -> Experiment[DQNConfig]:
     return Experiment(
         name=f"replay-{envs}",
         env=EnvConfig(name=ENVS[envs]),
-        algorithm=DQNConfig(replay=replay, discount=0.0),
+        algorithm=DQNConfig(rollout=16, hidden=(16,), replay=replay, discount=0.0),
     )

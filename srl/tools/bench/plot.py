@@ -107,6 +107,7 @@ def write_lines(
     *,
     x: str,
     y: str,
+    linear: bool = False,
 ) -> None:
     """Write lines through points, both axes by powers of ten.
 
@@ -116,18 +117,21 @@ def write_lines(
         lines: name to its points, all of them above 0.
         x: what goes to the right.
         y: what goes up.
+        linear: with even axes instead, for any points, which are not marked.
     """
     left, right, top, bottom = 90, _WIDTH - 30, _TOP, 400
     points = [point for line in lines.values() for point in line]
-    across = _Scale([p[0] for p in points], left, right)
-    up = _Scale([p[1] for p in points], bottom, top)
+    scale = _Linear if linear else _Scale
+    across = scale([p[0] for p in points], left, right)
+    up = scale([p[1] for p in points], bottom, top)
     shapes = [_text(12, 20, title, size=15)]
+    digits = 9 if linear else 4
     shapes += [
-        _text(across(value), bottom + 18, f"{value:,.4g}", anchor="middle", size=11)
+        _text(across(value), bottom + 18, f"{value:,.{digits}g}", anchor="middle", size=11)
         for value in across.ticks()
     ]
     for value in up.ticks():
-        shapes.append(_text(left - 8, up(value) + 4, f"{value:,.4g}", anchor="end", size=11))
+        shapes.append(_text(left - 8, up(value) + 4, f"{value:,.{digits}g}", anchor="end", size=11))
         shapes.append(_line(left, up(value), right, up(value), dashed=True))
     shapes += [_line(left, bottom, right, bottom), _line(left, top, left, bottom)]
     for number, line in enumerate(lines.values()):
@@ -136,7 +140,8 @@ def write_lines(
         way = " ".join(f"{px:.1f},{py:.1f}" for px, py in places)
         shapes.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2"/>')
         shapes += [
-            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in places
+            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>'
+            for px, py in ([] if linear else places)
         ]
     shapes += _legend(list(lines), bottom + 44)
     shapes.append(_text(right, bottom + 34, x, anchor="end", size=11))
@@ -162,3 +167,24 @@ class _Scale:
         last = math.ceil(math.log10(self._high))
         values = [m * 10.0**n for n in range(first, last + 1) for m in (1, 2, 5)]
         return [value for value in values if self._low <= value <= self._high]
+
+
+class _Linear:
+    """Where values are on an even axis."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        self._low, self._high = min(values), max(*values, min(values) + 1e-9)
+        self._start, self._end = start, end
+
+    def __call__(self, value: float) -> float:
+        part = (value - self._low) / (self._high - self._low)
+        return self._start + part * (self._end - self._start)
+
+    def ticks(self) -> list[float]:
+        """Up to ten round values within."""
+        span = self._high - self._low
+        step = next(
+            m * 10.0**n for n in range(-12, 16) for m in (1, 2, 5) if span < 10 * m * 10.0**n
+        )
+        first, last = math.ceil(self._low / step), math.floor(self._high / step)
+        return [number * step for number in range(first, last + 1)]

@@ -1,15 +1,41 @@
-"""The toy that needs a memory, by R2D2: name a cue that was shown 6 to 9 steps ago."""
+"""The toy that needs a memory: name a cue that was shown 6 to 9 steps ago."""
 
 from srl.algorithms.dqn import DQNConfig
+from srl.algorithms.ppo import PPOConfig
 from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
 from srl.core.replay import ReplayConfig
+
+ENV = EnvConfig(name="toy/recall", options='{"choices": 4, "delay": 6, "jitter": 3}')
+ACTORS = ActorsConfig(count=1, envs=32, groups=2)
+
+
+def recall_gtrxl() -> Experiment[PPOConfig]:
+    """Return 1 at 60k env steps, by PPO with a transformer; at most 0.25, a guess of four, without."""
+    return Experiment(
+        name="recall-gtrxl",
+        env=ENV,
+        algorithm=PPOConfig(
+            rollout=32,
+            batch_size=1024,
+            epochs=4,
+            minibatch_size=256,
+            learning_rate=3e-3,
+            learning_rate_schedule="linear",
+            discount=0.95,
+            hidden=(32,),
+            memory="gtrxl",
+            memory_size=32,
+        ),
+        actors=ACTORS,
+        stop=StopConfig(env_steps=60_000),
+    )
 
 
 def recall_r2d2() -> Experiment[DQNConfig]:
     """Return 1 at 30k env steps; at most 0.25, a guess of four, without a memory."""
     return Experiment(
         name="recall-r2d2",
-        env=EnvConfig(name="toy/recall", options='{"choices": 4, "delay": 6, "jitter": 3}'),
+        env=ENV,
         algorithm=DQNConfig(
             rollout=16,
             replay=ReplayConfig(
@@ -35,6 +61,6 @@ def recall_r2d2() -> Experiment[DQNConfig]:
             epsilon_end=0.1,
             ladder=2.0,
         ),
-        actors=ActorsConfig(count=1, envs=32, groups=2),
+        actors=ACTORS,
         stop=StopConfig(env_steps=30_000),
     )
