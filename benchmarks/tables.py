@@ -106,10 +106,10 @@ def algorithms() -> str:
     made = table(RECIPE, [recipe_row(*item) for item in found.items()], "make learn")
     if not runs:
         return made
-    hours = sum(run["seconds"] for run in runs) / 3600
+    minutes = sum(run["seconds"] for run in runs) / 60
     cores = sorted({run["host"]["cores"] for run in runs})
     where = " and ".join(f"{number} cores" for number in cores)
-    return f"{made}\n\n{len(runs)} runs, {hours:.1f} hours of one core, on hosts with {where}."
+    return f"{made}\n\n{len(runs)} runs, {minutes:,.0f} minutes of one core, on hosts with {where}."
 
 
 def of_recipes(cases: Sequence[str]) -> str:

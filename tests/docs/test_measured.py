@@ -73,7 +73,7 @@ def test_recipes_have_a_row_and_a_curve_each(filled: Any) -> None:
 def test_all_of_them_are_listed_with_their_time(filled: Any) -> None:
     *_, cheetah, _, time = filled("algorithms")
     assert cheetah == "| `half-cheetah-sac` | 60k |  | 5,123 |  | 70 s |"
-    assert time == "3 runs, 0.1 hours of one core, on hosts with 2 cores."
+    assert time == "3 runs, 4 minutes of one core, on hosts with 2 cores."
 
 
 def test_both_sides_are_told_with_their_intervals(filled: Any) -> None:
