@@ -220,6 +220,7 @@ def test_batch_that_is_no_multiple_of_a_block_is_refused(refuses: Any) -> None:
 
 
 GUARDED = ("--env.name", f"{HERE / 'bad_envs.py'}:Guarded", "--env.options", '{"fault": "none"}')
+UNGUARDED = ("--env.name", f"{HERE / 'bad_envs.py'}:Batch", "--env.options", '{"fault": "mask"}')
 HUGE = ("--algorithm.replay.capacity", "1000000000000")
 
 
@@ -239,6 +240,7 @@ HUGE = ("--algorithm.replay.capacity", "1000000000000")
         ),
         (("cartpole-dqn", *GUARDED), "'obs.action_mask': every action is masked out"),
         (("cartpole", *GUARDED), "'obs.action_mask': every action is masked out"),
+        (("cartpole", *UNGUARDED), "'action_mask': every action is masked out"),
     ],
 )
 def test_algorithm_that_does_not_fit_is_refused(refuses: Any, words: Any, said: str) -> None:

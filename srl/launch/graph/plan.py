@@ -17,9 +17,9 @@ from srl.core.algorithm import AlgorithmConfig, HasSmallPolicy, NamedPolicy, Rec
 from srl.core.block import Block, Layout, route_layout
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Discrete, Env, MultiDiscrete
-from srl.core.errors import ConfigError
+from srl.core.errors import ConfigError, EnvError
 from srl.core.experiment import Experiment
-from srl.core.masks import heed
+from srl.core.masks import heed, nothing_allowed
 from srl.core.replay import ReplayConfig, Replays, Window
 from srl.core.routes import RoutedAgents, route_agents
 from srl.core.spec import Spec, spec_of
@@ -446,11 +446,23 @@ def probe_env(env: Env, routes: Sequence[RoutedAgents]) -> None:
         blocks.append((route.agent, Block.allocate(layout)))
     env.reset([block.observation_rows(agent, 0) for agent, block in blocks])
     for _ in range(_PROBE_STEPS):
+        for agent, block in blocks:
+            _check_masks(agent, block)
         env.step(
             [_random_actions(agent, block, rng) for agent, block in blocks],
             [block.outcome_rows(0) for _, block in blocks],
             [block.observation_rows(agent, 0) for agent, block in blocks],
         )
+
+
+def _check_masks(agent: AgentSpec, block: Block) -> None:
+    """Raise EnvError where a lane that is to act is left no choice."""
+    mask = agent.action_mask
+    if mask is None:
+        return
+    acts = block["valid"][0] & block["acting"][0]
+    if (nothing_allowed(agent.action, block[mask.name][0]) & acts).any():
+        raise EnvError(f"the env showed {mask.name!r}: every action is masked out")
 
 
 def _random_actions(agent: AgentSpec, block: Block, rng: np.random.Generator) -> np.ndarray:
