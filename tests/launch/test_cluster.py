@@ -184,7 +184,11 @@ def disturb(
 @pytest.mark.parametrize("harm", [kill_host, pytest.param(end_link, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("link", [(), pytest.param(FAR, marks=pytest.mark.slow, id="far")])
 @pytest.mark.parametrize(
-    "placement", ["inline inference on another host", "actors, inference and training apart"]
+    "placement",
+    [
+        pytest.param("inline inference on another host", marks=pytest.mark.slow),
+        "actors, inference and training apart",
+    ],
 )
 def test_run_goes_on_when_a_host_is_lost(
     placement: str,

@@ -132,7 +132,8 @@ def test_run_against_several_is_the_same_when_it_is_interrupted(
     assert again.summary["policies"] == whole.summary["policies"]
 
 
-@pytest.mark.parametrize("inference", [pytest.param("inline", marks=pytest.mark.slow), "shm"])
+@pytest.mark.slow
+@pytest.mark.parametrize("inference", ["inline", "shm"])
 def test_local_run_against_several_is_resumed(
     inference: str, strong: str, weak: str, tmp_path: Path, assert_ledger_adds_up: Any
 ) -> None:

@@ -32,6 +32,7 @@ def test_worker_that_stands_still_is_named_and_starts_again(
     run.assert_nothing_left()
 
 
+@pytest.mark.slow
 def test_run_ends_by_the_hang_where_that_is_asked_for(auditing: str, start_run: Any) -> None:
     run = start_run(auditing, *RUN, *HANGS, "--hangs.action", "stop")
     run.wait_for_rows(3)

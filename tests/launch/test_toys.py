@@ -50,7 +50,8 @@ def test_toy_is_learned(
     assert run.summary["eval_return"] >= LEARNED[name]
 
 
-@pytest.mark.parametrize("name", slow_but("dqn"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEARNED)
 def test_run_goes_on_when_an_actor_is_killed(
     name: str, start_run: Any, assert_ledger_adds_up: Any
 ) -> None:

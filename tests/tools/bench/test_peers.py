@@ -192,6 +192,7 @@ def test_a_peer_that_does_not_install_is_recorded_and_skipped(fakes):
     ] * 2
 
 
+@pytest.mark.slow
 def test_a_peer_that_hangs_is_ended_and_recorded(fakes):
     pid = fakes.folder / "pid"
     hang = f"import os, time; print('still here', flush=True)\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n"
