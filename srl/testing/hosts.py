@@ -8,6 +8,7 @@ when their time has come.
 import contextlib
 import fcntl
 import heapq
+import itertools
 import os
 import select
 import shutil
@@ -24,6 +25,7 @@ _TAP = 0x0002 | 0x1000
 """Ethernet frames, without a header of the kernel's."""
 _FRAME_BYTES = 65_600
 _MTU = 9000
+_numbers = itertools.count()
 
 
 def can_have_hosts() -> bool:
@@ -36,7 +38,7 @@ class Hosts:
 
     def __init__(self, count: int, *, delay_seconds: float = 0.0) -> None:
         """Make them; every frame takes `delay_seconds` from one to another."""
-        self.name = f"srl{os.getpid()}"
+        self.name = f"srl{os.getpid()}-{next(_numbers)}"  # a process may have several at a time
         self._switch = f"{self.name}-sw"
         self._program: subprocess.Popen[bytes] | None = None
         self._names = [f"{self.name}-{number}" for number in range(1, count + 1)]
