@@ -10,7 +10,6 @@ A failure prints the seed that replays it: `--seed N` runs that one alone, simul
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from srl.testing.chaos.real import run_real
 from srl.testing.chaos.simulation import simulate
+from srl.tools.bench.report import host
 
 HERE = Path(__file__).parent
 CHUNK = 100
@@ -90,10 +90,7 @@ def main() -> int:
     done = json.loads(options.out.read_text()) if options.out.exists() else {}
     done.setdefault("simulated", {"schedules": 0, "failed": [], "looked_at": {}, "faults": {}})
     done.setdefault("real", {"runs": []})
-    done["host"] = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
-    done["commit"] = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    done["host"] = here = host()
     write = lambda: options.out.write_text(json.dumps(done, indent=1) + "\n")  # noqa: E731
 
     simulated = done["simulated"]
@@ -117,7 +114,7 @@ def main() -> int:
     with ProcessPoolExecutor(options.parallel) as pool:
         started = [pool.submit(real_one, seed, options.seconds) for seed in left]
         for future in as_completed(started):
-            run = future.result()
+            run = {**future.result(), "commit": here["commit"]}
             runs = sorted([*real["runs"], run], key=lambda r: r["seed"])
             done["real"] = real = {**totals(runs), "runs": runs}
             write()

@@ -9,13 +9,12 @@ the trainer's whole time. Writes one JSON object.
 
 import argparse
 import json
-import os
-import platform
 import tempfile
 from pathlib import Path
 
 import srl
 from srl.learning.checkpoint import latest_checkpoint, read_manifest
+from srl.tools.bench.report import host
 
 
 def measure(seconds: float, every: float, hidden: list[int]) -> dict[str, object]:
@@ -61,7 +60,7 @@ def main() -> None:
     result = measure(options.seconds, options.every, options.hidden)
     name = f"hidden {' '.join(map(str, options.hidden))}"
     known = json.loads(options.out.read_text()) if options.out.exists() else {}
-    known["host"] = {"cores": len(os.sched_getaffinity(0)), "machine": platform.machine()}
+    known["host"] = host()
     known[name] = result
     options.out.write_text(json.dumps(known, indent=1) + "\n")
     print(json.dumps(result, indent=1))

@@ -11,7 +11,6 @@ Needs root and iproute2.
 import argparse
 import json
 import math
-import os
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from typing import Any
 import gymnasium
 
 from srl.testing.ray_hosts import RayHosts
+from srl.tools.bench.report import host
 
 HERE = Path(__file__).parent
 STEP_SECONDS = 0.0025
@@ -87,7 +87,7 @@ def main() -> int:
         finally:
             hosts.close()
     result = {
-        "host": {"cores": os.cpu_count()},
+        "host": host(),
         "delay_seconds": options.delay,
         "step_seconds_of_a_group": ENVS * STEP_SECONDS,
         "groups_by_the_rule": rings[1],

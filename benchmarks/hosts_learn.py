@@ -11,7 +11,6 @@ Needs root and iproute2.
 
 import argparse
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from srl.testing.ray_hosts import RayHosts
+from srl.tools.bench.report import host
 
 HERE = Path(__file__).parent
 LEDGER = ("consumed", "dropped", "lost", "in_flight")
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "hosts_learn.json")
     options = parser.parse_args()
     done = json.loads(options.out.read_text()) if options.out.exists() else {"runs": []}
-    done["host"] = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
+    done["host"] = host()
     known = {(run["experiment"], run["where"], run["seed"]) for run in done["runs"]}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # hosts are closed then, too
     hosts = RayHosts([6, 6, 6])

@@ -19,8 +19,6 @@ Resumable: a run that is in the file is not made again. Exits with 1 where somet
 import argparse
 import itertools
 import json
-import os
-import platform
 import random
 import shutil
 import signal
@@ -35,6 +33,7 @@ import gymnasium
 import numpy as np
 
 from srl.testing.chaos.run import Run, send_signal
+from srl.tools.bench.report import host
 
 HERE = Path(__file__).parent
 RETURN = 475.0
@@ -234,7 +233,7 @@ def main() -> int:
     actors = ("--actors.count", options.actors, "--actors.envs", ENVS // options.actors)
     words = (*WORKERS, *map(str, actors))
     done = json.loads(options.out.read_text()) if options.out.exists() else {}
-    done.setdefault("host", {"cores": os.cpu_count(), "python": platform.python_version()})
+    done.setdefault("host", host())
     done |= {"workers_command": " ".join(words), "trainers_command": " ".join(TRAINERS)}
     workers = done.setdefault("workers", [])
     for seed in options.seeds:

@@ -1,8 +1,6 @@
 """Runs of `srl train`, several at a time, whose results accumulate in a file: what learning benchmarks share."""
 
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -12,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HOST = {"cores": os.cpu_count(), "python": platform.python_version()}
+from srl.tools.bench.report import host
+
+HOST = host()
 _LONGEST_SECONDS = 4 * 3600
 _POINTS = 40
 """Of a curve that is kept."""

@@ -13,7 +13,6 @@ that does not hold. Wants a quiet machine.
 import argparse
 import json
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from srl.testing.chaos.run import Run
+from srl.tools.bench.report import host
 
 HERE = Path(__file__).parent
 SAMPLE_SECONDS = 5.0
@@ -195,7 +195,7 @@ def main() -> int:
     result = {
         "command": " ".join(WORDS),
         "minutes": options.minutes,
-        "host": {"cores": os.cpu_count(), "python": platform.python_version()},
+        "host": host(),
         "summary": summary,
         **found,
         "sample_seconds": SAMPLE_SECONDS,

@@ -18,7 +18,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import platform
 import resource
 import statistics
 import time
@@ -39,6 +38,7 @@ from srl.core.spec import Field, Spec
 from srl.launch.host.process import use_allocator
 from srl.learning.staleness import Gate
 from srl.streams.samples.tcp import TcpConsumer, TcpProducer
+from srl.tools.bench.report import host
 from srl.transport.arena import Arena
 from srl.transport.blocks import BlockArena, block_arena_bytes
 from srl.transport.codec import HEADER
@@ -434,8 +434,7 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, Any] = {
         "host": {
-            "cores": CORES,
-            "python": platform.python_version(),
+            **host(),
             "zmq": zmq.zmq_version(),
             "pyzmq": zmq.pyzmq_version(),
             "load": os.getloadavg(),  # of others, too

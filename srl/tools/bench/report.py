@@ -98,11 +98,17 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """The commit of the code, with a + where files differ from it; None outside a checkout."""
-    here = Path(__file__).parent
+    """The commit of the code, with a + where the package differs from it; None outside a checkout."""
+    package = Path(__file__).parents[2]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(package), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
+
     try:
-        words = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=12"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
+        commit = git("rev-parse", "--short=12", "HEAD")
+        # Results that accumulate in the checkout do not make the code another one.
+        return f"{commit}+" if git("status", "--porcelain", "--", ".") else commit
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
