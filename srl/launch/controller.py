@@ -495,6 +495,8 @@ class Controller:
             self._on_failure(found.failure)
 
     def _keep_error(self, failure: Failure) -> Path:
+        if failure.hung_seconds:
+            self._progress.count("hangs")
         text = f"{failure.worker}: {failure.message}\n\n{failure.traceback}"
         return self._folder.write_error(failure.worker.replace("/", "-")[:80], text)
 
@@ -732,6 +734,7 @@ class Controller:
             "env_failures": progress.total("env_failures"),
             "env_rebuilds": progress.total("env_rebuilds"),
             "envs_parked": progress.total("envs_parked"),
+            "hangs": progress.total("hangs"),  # workers that were ended because they stood still
             "connections_refused": progress.total("connections_refused"),
             "connections_ended": progress.total("connections_ended"),
             "messages_refused": progress.total("messages_refused"),

@@ -169,6 +169,13 @@ class Plays(Protocol):
         ...
 
 
+def repro_of(player: Plays, fault: EnvFault) -> Repro | None:
+    """What a file needs to show a fault again; None where it is not known how envs are built."""
+    if player.quarantine is None:
+        return None
+    return Repro.of(fault, player.quarantine.origin, player.env.spec)
+
+
 def recover(player: Plays, error: BaseException, t: int, out: Sequence[ObservationRows]) -> None:
     """Envs failed when row `t` (-1: none, in a reset) was acted on; `out` is the row after it.
 

@@ -13,7 +13,6 @@ import numpy as np
 from srl.core.arrays import Arrays, subset
 from srl.core.env import Env, Quarantines
 from srl.core.fault import EnvFault
-from srl.core.repro import Repro
 from srl.core.telemetry import Episode
 from srl.rollout.lanes import Lanes, RouteEnds
 from srl.rollout.quarantine import Quarantine, recover, replace_env
@@ -127,12 +126,6 @@ class Group:
         """The batch, which hangs in a method called by this."""
         t = int(variables.get("t", -1))
         return self.batch_fault(what, "hang", t)
-
-    def repro(self, fault: EnvFault) -> Repro | None:
-        """What a file needs to show a fault again; None where it is not known how envs are built."""
-        if self.quarantine is None:
-            return None
-        return Repro.of(fault, self.quarantine.origin, self.env.spec)
 
     def save(self) -> Arrays:
         """Env, carried rows, place in the block, episode accounts."""

@@ -16,6 +16,7 @@ _TOTALS = (
     "env_failures",
     "env_rebuilds",
     "envs_parked",
+    "hangs",
     "connections_refused",
     "connections_ended",
     "messages_refused",
@@ -166,6 +167,10 @@ class Progress:
             "mean_length": _mean(policy.lengths),
             **{k: v for k, v in update.items() if k not in ("version", "updates")},
         }
+
+    def count(self, counter: str) -> None:
+        """Count what no worker is left to report."""
+        _add(self._totals, {counter: 1}, {})
 
     def total(self, counter: str) -> int:
         """A counter over all workers and all starts of the run."""

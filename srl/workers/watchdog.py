@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from srl.core.env import Locates
 from srl.core.fault import EnvFault
 from srl.core.telemetry import Note, Telemetry
+from srl.rollout.match import Match
+from srl.rollout.quarantine import repro_of
 from srl.rollout.ring import Group
 from srl.transport.control import Failure, Message, Noted
 
@@ -154,9 +156,9 @@ class Watchdog:
         for variables in _variables(frame):
             owner = variables.get("self")
             fault = fault or _located(owner, variables, what)
-            if isinstance(owner, Group):
-                row = f", row {owner.row} of its block"
-                repro = None if fault is None else owner.repro(fault)
+            if isinstance(owner, (Group, Match)):
+                row = f", row {owner.row} of its block" if isinstance(owner, Group) else ""
+                repro = None if fault is None else repro_of(owner, fault)
                 files = () if repro is None else ((repro.name, repro.to_json()),)
                 break
         message = f"an env {what}, in {name!r}" if fault is None else fault.message + row

@@ -22,6 +22,18 @@ def failing(**options: Any) -> list[str]:
     return ["--env.name", FAILING, "--env.options", given, "--seed", SEED]
 
 
+def assert_hangs_again(repro: Path) -> None:
+    again = subprocess.run(
+        [sys.executable, "-m", "srl.cli", "repro", str(repro), "--timeout-seconds", "1"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert again.returncode == 0, again
+    assert "reproduced: hang" in again.stdout
+
+
 def test_hang_inline_ends_the_run_with_its_reason(start_run: Any) -> None:
     words = ["--launcher", "inline", "--env.timeout-seconds", "2"]
     run = start_run(FAULTY, *words, *failing(how="hang"))
@@ -47,15 +59,7 @@ def test_hang_of_an_actor_ends_its_process_with_a_last_word(start_run: Any) -> N
     assert "time.sleep" in (run.folder / "logs" / "actor-0.log").read_text()
     run.assert_nothing_left()
     (repro,) = (run.folder / "errors").glob("repro-*.json")
-    again = subprocess.run(
-        [sys.executable, "-m", "srl.cli", "repro", str(repro), "--timeout-seconds", "1"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
-    assert again.returncode == 0, again
-    assert "reproduced: hang" in again.stdout
+    assert_hangs_again(repro)
 
 
 def test_run_goes_on_where_an_env_hangs(start_run: Any, assert_ledger_adds_up: Any) -> None:
@@ -64,7 +68,7 @@ def test_run_goes_on_where_an_env_hangs(start_run: Any, assert_ledger_adds_up: A
     run = start_run(FAULTY, *words, *failing(how="hang", length=9, every=60))
     assert run.wait() == 0
     assert run.summary["status"] == "completed"
-    assert run.summary["worker_restarts"] >= 1
+    assert run.summary["worker_restarts"] == run.summary["hangs"] >= 1
     assert "did not come back for 1 s" in (run.folder / "errors" / "notes.txt").read_text()
     assert_ledger_adds_up(run.summary)
     run.assert_nothing_left()
@@ -78,7 +82,11 @@ def test_hang_in_the_final_evaluation_ends_the_run(start_run: Any) -> None:
     assert run.wait() == 3
     assert run.summary["reason"].startswith("evaluator-0: env ")
     assert "of the run (lane" in run.summary["reason"]
+    assert run.summary["hangs"] == 1
+    (repro,) = (run.folder / "errors").glob("repro-*.json")
+    assert repro.name in run.output
     run.assert_nothing_left()
+    assert_hangs_again(repro)
 
 
 @pytest.mark.parametrize("inference", ["inline", pytest.param("shm", marks=pytest.mark.slow)])
