@@ -22,6 +22,7 @@ from srl.core.env import AgentSpec, Discrete, MultiDiscrete, Observation
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.core.names import absolute_reference, load_object, nearest
+from srl.core.telemetry import Telemetry
 from srl.launch.controller import Controller, Watcher
 from srl.launch.evaluate import Evaluation, evaluate, load_players, load_policy
 from srl.launch.folder import RunFolder, default_folder
@@ -46,6 +47,7 @@ from srl.telemetry.sinks import check_metrics
 from srl.telemetry.view import Silent, View
 from srl.tools.export import Exported, check_export, write_policy
 from srl.tools.video import Video, check_video
+from srl.workers.watchdog import Watched, end_with, watch
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,8 @@ def resume_run(
         plan = msgspec.structs.replace(plan, restarted_at=int(found.manifest["version"]))
     for route in plan.learning:
         load_policy(experiment, route, found)  # raises where the network is another
+    if experiment.launcher != "inline":  # workers read theirs themselves
+        found = replace(found, sections={name: {} for name in found.sections})
     notes = check_host(plan, experiment, path, is_new=False)
     return _run(experiment, folder, found, view, plan, notes=notes)
 
@@ -164,8 +168,16 @@ def evaluate_run(
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
     folder, experiment, plan = open_run(Path(path))
     players = load_players(experiment, plan, folder, version)
-    seconds = experiment.evaluation.seconds
-    return evaluate(experiment, plan, players, episodes=episodes, seconds=seconds)
+    playing = Watched("srl eval", Telemetry())
+    with watch([playing], experiment.env.timeout_seconds, end_with(3), is_alone=True):
+        return evaluate(
+            experiment,
+            plan,
+            players,
+            episodes=episodes,
+            seconds=experiment.evaluation.seconds,
+            telemetry=playing.telemetry,
+        )
 
 
 def play_run(
@@ -205,17 +217,20 @@ def play_run(
         films.append(Video(target or Path(), frames_per_second))
         return films[0].add
 
+    playing = Watched("srl play", Telemetry())
     is_done = False
     try:
-        yield from play(
-            experiment,
-            plan,
-            players,
-            episodes=episodes,
-            seed=experiment.seed if seed is None else seed,
-            sampled=sampled,
-            open_film=None if target is None else open_film,
-        )
+        with watch([playing], experiment.env.timeout_seconds, end_with(3), is_alone=True):
+            yield from play(
+                experiment,
+                plan,
+                players,
+                episodes=episodes,
+                seed=experiment.seed if seed is None else seed,
+                sampled=sampled,
+                open_film=None if target is None else open_film,
+                telemetry=playing.telemetry,
+            )
         is_done = True
     finally:
         for film in films:

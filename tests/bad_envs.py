@@ -5,6 +5,7 @@ episodes, as a function of seed and actions alone; `Breaking` is a batch that do
 contract, each in one way, and what must be said about each.
 """
 
+import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -113,6 +114,8 @@ class Failing(gymnasium.Env):
             raise RuntimeError("out of fuel")
         if self._is_due and self._how == "hang":
             time.sleep(1000)
+        if self._is_due and self._how == "hold":  # the interpreter: no other thread runs
+            re.match(r"(a+)+$", "a" * 60 + "b")
 
 
 class Breaking:

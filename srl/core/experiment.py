@@ -105,8 +105,8 @@ class ActorsConfig:
     """Compute threads of each actor that computes actions itself; None: as `threads` says. (Native
     envs have theirs by env.options, mostly `num_threads`.)"""
     memory_limit_mb: float | None = None
-    """Memory of its own that an actor may take, in MB: one that takes more, because its env leaks, is
-    ended and started again. None: no limit."""
+    """Memory of its own that an actor (or an evaluator) may take, in MB: one that takes more, because its
+    env leaks, is ended and started again. None: no limit."""
 
     def __post_init__(self) -> None:
         check_threads("actors.threads", self.threads)

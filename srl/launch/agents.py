@@ -73,6 +73,8 @@ class Agents:
         self._ledgers: Ledgers = {}
         """Their sum."""
         self._examined: dict[int, Examined] = {}
+        self._examines = False
+        """An examination was asked for, and is not answered yet."""
         self._stopped: dict[int, Stopped] = {}
         self._stop: Stop | None = None
         self._absent: dict[int, list[Restart]] = {}
@@ -153,6 +155,7 @@ class Agents:
         """Pass an order on to all; each does what is for its workers."""
         if isinstance(order, Examine):
             self._examined.clear()
+            self._examines = True
         if isinstance(order, Restart):
             self._lives |= dict.fromkeys(order.workers, order.incarnation)
             for orders in self._absent.values():
@@ -215,10 +218,11 @@ class Agents:
         self._is_lossy = True
         if not self.is_stopping:
             self._absent[host] = []
-        return [
+        deaths = [
             Failure(name, reason, "", self._lives.get(name, 1))
             for name in workers_of(self._plan, host)
         ]
+        return [*deaths, *self._examination()]  # which waits for it no more
 
     def _on_message(self, host: int, message: Message) -> list[Message]:
         if isinstance(message, Prepared):
@@ -289,10 +293,17 @@ class Agents:
         return []
 
     def _on_examined(self, host: int, message: Examined) -> list[Message]:
-        """One of all hosts, when all were looked at that can be."""
+        """Take in what one host has seen."""
         self._examined[host] = message
-        if len(self._examined) < sum(not line.closed for line in self._present()):
+        return self._examination()
+
+    def _examination(self) -> list[Message]:
+        """One of all hosts, once all were looked at that can be; none where nobody asked."""
+        if not self._examines or len(self._examined) < sum(
+            not line.closed for line in self._present()
+        ):
             return []
+        self._examines = False
         workers: dict[str, Examination] = {}
         unread: dict[str, int] = {}
         streams: list[str] = []

@@ -75,6 +75,8 @@ _STOP_SECONDS = 150.0
 _LOST_SECONDS = 5.0
 """A node agent that does not answer will not stop either."""
 _SHOW_EVALUATION_SECONDS = 5.0
+_WRITE_SECONDS = 600.0
+"""What a checkpoint may take before it counts as one that failed: a disk that hangs says nothing."""
 _BACKUP_SECONDS = 0.5
 _BACKUP_SHARE = 0.02
 """Of the controller's time, at most: a large run is told of less often."""
@@ -186,6 +188,7 @@ class Controller:
         self._ledgers_before = {policy: Ledger() for policy in learning}
         self._started = time.monotonic()
         self._lives = Lives(experiment, plan)
+        self._restarts_before = 0
         patience = math.inf if experiment.launcher == "inline" else experiment.hangs.seconds
         self._doctor = Doctor(plan, patience, self._started, plan.late)
         self._is_stopping = False
@@ -225,6 +228,7 @@ class Controller:
             self._progress.seconds_before = float(manifest["seconds"])
             self._ledgers_before |= _ledgers_of(manifest["ledgers_before"])
             self._lives.rolled_back |= manifest.get("rolled_back", {})
+            self._restarts_before = int(manifest.get("worker_restarts", 0))
             for policy, then in _ledgers_of(manifest["ledgers"]).items():
                 if f"samples-{policy}" in checkpoint.sections:
                     self._last_ledgers[policy] = then
@@ -323,11 +327,12 @@ class Controller:
             self._is_stopping = True
             launcher.stop(self._saving.order(launcher.writers) if is_sound else None)
             is_agent_lost = self._failure is not None and self._failure.worker == "node-agent"
-            deadline = time.monotonic() + (_LOST_SECONDS if is_agent_lost else _STOP_SECONDS)
+            patience = _STOP_SECONDS + 2 * self._plan.replay_seconds  # of buffers, then trainers
+            deadline = time.monotonic() + (_LOST_SECONDS if is_agent_lost else patience)
             while self._ledgers is None and time.monotonic() < deadline:
                 self._absorb(launcher.poll(_POLL_SECONDS))
             if self._ledgers is None and not is_agent_lost:
-                words = f"did not stop within {_STOP_SECONDS:.0f} s and was ended"
+                words = f"did not stop within {patience:.0f} s and was ended"
                 self._fail(Failure("node-agent", words, ""))
                 self._reason = f"node-agent: {words}"
             self._check_last_saving()
@@ -341,7 +346,7 @@ class Controller:
             return InlineLauncher(self._plan, lambda: interrupts.is_set, self._hung)
         if self._experiment.launcher == "ray":
             return RayLauncher(self._plan, path)
-        return LocalLauncher(self._plan, path)
+        return LocalLauncher(self._plan, path, self._folder.held)
 
     def _supervise(self, launcher: Launcher) -> None:
         """Have those started again whose time has come, and tell agents what they may need."""
@@ -370,6 +375,7 @@ class Controller:
 
     def _check_saving(self) -> None:
         """Say which checkpoints failed; the run ends where that is all they do."""
+        self._saving.expect(_WRITE_SECONDS + self._plan.replay_seconds)
         for note in self._saving.take_notes():
             self._not_saved = note
             self._say(f"note: {note}")
@@ -464,6 +470,7 @@ class Controller:
             self._fail(failure)
             return
         verdict = self._lives.died(failure, time.monotonic())
+        self._doctor.given_up(verdict.given_up)
         if verdict.reason is not None:
             self._fail(msgspec.structs.replace(failure, message=verdict.reason))
             return
@@ -625,11 +632,15 @@ class Controller:
                 self._say(f"evaluating: {played} of {wanted.episodes} episodes")
             return not interrupts.is_set
 
-        evaluator = Watched("evaluator-0", Telemetry())
+        evaluator, ended = Watched("evaluator-0", Telemetry()), self._reason
         try:
             checkpoint = read_checkpoint(latest_checkpoint(self._folder.checkpoints))
             players = players_of(self._experiment, self._plan, checkpoint)
-            with watch([evaluator], self._experiment.env.timeout_seconds, self._hung):
+            self._reason = f"{ended}; its final evaluation has not ended"
+            self._write_summary()  # should the env take this process with it
+            self._reason = ended
+            seconds = self._experiment.env.timeout_seconds
+            with watch([evaluator], seconds, self._hung, is_alone=True):
                 result = evaluate(
                     self._experiment,
                     self._plan,
@@ -684,6 +695,7 @@ class Controller:
             "score": self._score(),
             "ledgers_before": {p: asdict(ledger) for p, ledger in self._ledgers_before.items()},
             "rolled_back": self._lives.rolled_back,
+            "worker_restarts": self._restarts_before + self._lives.restarts,
             "restored": restored,
             "not_restored": not_restored,
         }
@@ -754,7 +766,7 @@ class Controller:
                 }
                 for name, policy in progress.policies.items()
             },
-            "worker_restarts": self._lives.restarts,
+            "worker_restarts": self._restarts_before + self._lives.restarts,
             "writes_lost": dict(self._writes.lost),
             "memory": progress.memory.summary(),
             "bottleneck": progress.bottleneck(),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from srl.launch.graph.hosts import hosts_of
 from srl.launch.graph.plan import Plan
 from srl.launch.host.stacks import innermost
 from srl.transport.control import Examination, Examined, Failure, Message, Ready, Report
@@ -16,6 +17,8 @@ from srl.transport.control import Examination, Examined, Failure, Message, Ready
 _READY_SECONDS = 120.0
 _ANSWER_SECONDS = 15.0
 """An agent looks at its workers for one."""
+_FAR_ANSWER_SECONDS = 45.0
+"""Where there are several: a host that is cut off is lost before that, and not waited for any more."""
 _LONGEST_TICK = 2.0
 _LOOK_SECONDS = 0.5
 """Between two looks at all workers."""
@@ -53,6 +56,8 @@ class _Patient:
     is_ready: bool = False
     is_gone: bool = False
     """It has died, and is not being started again yet; or it has not come yet."""
+    is_expected: bool = True
+    """It is there, or will be soon: not where it was given up, or need not come."""
 
 
 class _Suspicion(NamedTuple):
@@ -69,9 +74,12 @@ class Doctor:
         """Worry about what stands still for so many `seconds`; `late` workers need not come."""
         self._plan = plan
         self._seconds = seconds
+        self._ready_seconds = _READY_SECONDS + plan.replay_seconds  # buffers read theirs
+        is_spread = len(hosts_of(plan)) > 1
+        self._answer_seconds = _FAR_ANSWER_SECONDS if is_spread else _ANSWER_SECONDS
         self._patients = {w.name: _Patient(w.kind, w.policy) for w in plan.workers}
         for name in late:
-            self._patients[name].is_gone = True
+            self._patients[name].is_gone, self._patients[name].is_expected = True, False
         self._patience: dict[str, float] = {}
         """Worker to how long it may stand still, where it was found to be slow only."""
         self._now, self._looked = 0.0, now
@@ -87,7 +95,8 @@ class Doctor:
         elif isinstance(message, Ready) and message.worker in self._patients:
             patient = self._patients[message.worker]
             if message.incarnation == patient.incarnation:
-                patient.is_ready, patient.is_gone = True, False
+                patient.is_ready = patient.is_expected = True
+                patient.is_gone = False
                 patient.heard = patient.progressed = self._now
         elif isinstance(message, Failure) and message.worker in self._patients:
             patient = self._patients[message.worker]
@@ -100,6 +109,11 @@ class Doctor:
         self._patients[worker] = _Patient(
             patient.kind, patient.policy, self._now, self._now, incarnation=incarnation
         )
+
+    def given_up(self, workers: Iterable[str]) -> None:
+        """Nobody waits for these any more."""
+        for worker in workers:
+            self._patients[worker].is_gone, self._patients[worker].is_expected = True, False
 
     def look(self, now: float) -> bool:
         """Whether the workers are to be examined; True once, until `diagnose`."""
@@ -115,11 +129,11 @@ class Doctor:
 
     def unanswered(self) -> Failure | None:
         """The node agent, where it does not even look at its workers any more."""
-        if self._asked_at is None or self._now - self._asked_at <= _ANSWER_SECONDS:
+        if self._asked_at is None or self._now - self._asked_at <= self._answer_seconds:
             return None
         words = (
             f"{self._suspicion.words}, and the node agent has not answered for "
-            f"{_ANSWER_SECONDS:.0f} s: it hangs, or its host does"
+            f"{self._answer_seconds:.0f} s: it hangs, or its host does"
         )
         return Failure("node-agent", words, "", is_user_error=True)
 
@@ -131,7 +145,7 @@ class Doctor:
         if self._suspect() is None:
             return None
         if not self._patients[suspicion.worker].is_ready:
-            return self._not_ready(examined)
+            return self._not_ready(examined)  # None: it was started again meanwhile
         culprit, why = self._blame(suspicion.worker, [], examined)
         if culprit is None:
             self._patience[suspicion.worker] = 2 * self._patience_of(suspicion.worker)
@@ -159,7 +173,7 @@ class Doctor:
                 continue
             silent, idle = self._now - patient.heard, self._now - patient.progressed
             if not patient.is_ready:
-                if silent > _READY_SECONDS:
+                if silent > self._ready_seconds:
                     return _Suspicion(name, f"{name} did not get ready within {silent:.0f} s")
                 continue
             patience = self._patience_of(name)
@@ -207,7 +221,8 @@ class Doctor:
         return "buffer" if self._plan.of_kind("buffer") else "trainer"
 
     def _named(self, kind: str) -> list[str]:
-        return [worker.name for worker in self._plan.of_kind(kind)]
+        names = [worker.name for worker in self._plan.of_kind(kind)]
+        return [name for name in names if self._patients[name].is_expected]
 
     def _undrawn_trainer(
         self, name: str, seen: list[str], examined: Examined
@@ -232,7 +247,7 @@ class Doctor:
     def _unanswered_actor(
         self, name: str, seen: list[str], examined: Examined
     ) -> tuple[str | None, str]:
-        answering = [w.name for w in self._plan.of_kind("policy")]
+        answering = self._named("policy")
         if any(self._is_away(worker) for worker in answering):
             return None, "a policy worker is being started again"
         culprit, why = self._blame_first(
@@ -249,7 +264,7 @@ class Doctor:
     def _hungry_taker(
         self, name: str, seen: list[str], examined: Examined
     ) -> tuple[str | None, str]:
-        actors = [w.name for w in self._plan.of_kind("actor")]
+        actors = self._named("actor")
         if any(self._is_away(actor) for actor in actors):
             return None, "an actor is being started again"
         idle = [actor for actor in actors if self._is_idle(actor)]
@@ -281,15 +296,17 @@ class Doctor:
         busy = "" if seen is None else " and computes" if seen.busy > _BUSY else " and uses no CPU"
         return name, f"{name} hangs in a call for {silent:.0f} s: {what}{busy}{after}"
 
-    def _not_ready(self, examined: Examined) -> Finding:
+    def _not_ready(self, examined: Examined) -> Finding | None:
         late = [
             name
             for name, patient in self._patients.items()
             if not (patient.is_ready or patient.is_gone)
-            and self._now - patient.heard > _READY_SECONDS
+            and self._now - patient.heard > self._ready_seconds
         ]
+        if not late:
+            return None
         where = innermost(_stack_of(examined, late[0]))
-        sentence = f"{_and(late)} did not get ready within {_READY_SECONDS:.0f} s"
+        sentence = f"{_and(late)} did not get ready within {self._ready_seconds:.0f} s"
         return self._finding(
             late[0], f"{sentence}: it is in {where}" if where else sentence, examined
         )

@@ -9,6 +9,8 @@ from srl.learning.versions import BEST, Version, VersionStore
 from srl.telemetry.files import Writes
 from srl.telemetry.sinks import JsonLines, read_rows
 
+_REMEMBERED = 10_000
+"""Versions that wait to be evaluated, of which it is known when they were learned."""
 _SHOWN = ("policy", "version", "env_steps", "eval_return", "eval_std", "eval_episodes")
 
 
@@ -51,8 +53,11 @@ class Evaluations:
         return notes
 
     def learned(self, policy: str, version: int, env_steps: int, seconds: float) -> None:
-        """Remember when a version was learned, until it or a later one is evaluated."""
-        self._learned[policy][version] = (env_steps, seconds)
+        """Remember when a version was learned, until it or a later one is evaluated, or many more are."""
+        known = self._learned[policy]
+        known[version] = (env_steps, seconds)
+        if len(known) > _REMEMBERED:
+            del known[next(iter(known))]
 
     def take(
         self, found: EvaluatedVersion, env_steps: int, seconds: float

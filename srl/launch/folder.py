@@ -33,8 +33,16 @@ class RunFolder:
         except OSError as error:
             os.close(descriptor)
             owner = self.read("summary.json").get("pid")
-            raise ConfigError(f"{self.path} is being run by process {owner}") from error
+            raise ConfigError(
+                f"{self.path} is being run by process {owner}; where that is gone, its workers are "
+                "still writing a last checkpoint: wait until they have ended"
+            ) from error
         self._lock = descriptor
+
+    @property
+    def held(self) -> list[int]:
+        """The descriptor that claims the folder, where it is claimed: for others to hold, too."""
+        return [] if self._lock is None else [self._lock]
 
     def unlock(self) -> None:
         """Give the folder back."""
@@ -168,11 +176,11 @@ class RunFolder:
         """Keep a worker's error, where the disk has room for it."""
         path = self.path / "errors" / f"{worker}.txt"
         try:
-            path.write_text(text)
+            self.append_error(path.name, text)
         except OSError:
             self.release()
             with suppress(OSError):
-                path.write_text(text)
+                self.append_error(path.name, text)
         return path
 
     def free_error(self, name: str) -> Path:
@@ -190,7 +198,7 @@ class RunFolder:
     def append_error(self, name: str, text: str) -> None:
         """Add a paragraph to a file beside the errors."""
         with (self.path / "errors" / name).open("a", encoding="utf-8") as file:
-            file.write(text)
+            file.write(f"\n{text}" if file.tell() else text)
 
 
 def _make_folders(path: Path) -> None:

@@ -84,7 +84,21 @@ class Lives:
             if self._kinds[worker] == "actor":
                 self._retired.append(self._plan.worker(worker).index)
                 self._untold.append(Retire(self._retired[-1]))
+        if verdict.given_up and (hungry := self._hungry()) is not None:
+            words = f"{failure.message}; with it the last actor is gone that sends to {hungry}"
+            return Verdict(reason=f"{words}: more --actors.count a trainer or buffer help")
         return verdict
+
+    def _hungry(self) -> str | None:
+        """Who takes blocks and has no actor left that sends it any."""
+        left = {w.index for w in self._plan.of_kind("actor") if w.name not in self._late}
+        left -= set(self._retired)
+        for route in self._plan.learning:
+            takers = self._plan.takers(route.policy)
+            for place, taker in enumerate(takers):
+                if not any(actor % len(takers) == place for actor in left):
+                    return taker.name
+        return None
 
     def is_writer(self, worker: str) -> bool:
         """Whether a checkpoint needs this worker."""
@@ -120,6 +134,8 @@ class Lives:
             for name in restarted.workers
             if self._kinds[name] == "trainer"
         }:
+            if self._plan.of_kind("buffer"):  # they still have what the trainers had drawn
+                continue
             consumed = restarted.ledgers[policy]["consumed"]
             self.rolled_back[policy] += consumed - self._kept[policy]
             self._kept[policy] = consumed
@@ -127,5 +143,5 @@ class Lives:
 
 def _least(experiment: Experiment) -> dict[str, int]:
     """Kind to how many of it a run needs, where that is not all."""
-    least = {"actor": experiment.actors.min, "policy": experiment.policies.min}
+    least = {"actor": experiment.actors.min, "policy": experiment.policies.min, "evaluator": 0}
     return {kind: number for kind, number in least.items() if number is not None}

@@ -31,12 +31,13 @@ _LOOPBACK = "127.0.0.1"
 class LocalLauncher:
     """Talks to the node agent; the workers are the agent's."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: Plan, folder: Path, held: Sequence[int] = ()) -> None:
+        """With descriptors that the agent is to hold, too: as long as it lives, the folder is taken."""
         self.writers = frozenset(plan.writers())
         self._plan = plan
         self._folder = folder
         self._log = folder / "logs" / "node-agent.log"
-        self._agent = AgentProcess(self._log)
+        self._agent = AgentProcess(self._log, held)
         self._channel = Channel(self._agent.socket)
         self._agents = Agents(plan, {0: self._channel})
 

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from types import FrameType
 import msgspec
 import zmq
 
-from srl.core.errors import ConfigError, SrlError
+from srl.core.errors import ConfigError, SrlError, WorkerError
 from srl.launch.graph.env_factory import import_family
 from srl.launch.graph.hosts import RELAY, actors_on, asked_ends, hosts_of, sent_from
 from srl.launch.graph.plan import Plan, RoutePlan
@@ -32,7 +33,7 @@ from srl.launch.host.limits import raise_descriptors
 from srl.launch.host.memory import MemoryWatch
 from srl.launch.host.owner import write_owner
 from srl.launch.host.process import use_log
-from srl.launch.host.stacks import Examiner
+from srl.launch.host.stacks import Examiner, innermost
 from srl.launch.saving import Saving
 from srl.learning.checkpoint import remove_unfinished
 from srl.streams.parameters.shm import ShmSubscriber
@@ -81,12 +82,15 @@ _GRACE_SECONDS = {
 }
 """A healthy worker ends within a step, but an env may reset for seconds, on cores that are busy."""
 _SAVE_GRACE_SECONDS = 60.0
-_SAVE_BYTES_A_SECOND = 50e6
-"""Of what checkpoints hold of replay buffers: a slow disk."""
+_REAP_SECONDS = 10.0
 _ALONE_GRACE_SECONDS = 1.0
 """Where the controller is gone, and the worker has nothing to save."""
 _ALONE_SERIAL = 50_000_000
 """Of the checkpoint that is then written: the controller's orders are far below."""
+
+
+_TIMED_OUT = "Timeout ("
+"""What faulthandler says first where a watchdog's own thread could not."""
 
 
 class _Process:
@@ -349,9 +353,7 @@ class NodeAgent:
 
     def _end(self, process: _Process) -> None:
         """End a process at once, hear its last words, and close the channel to it."""
-        if process.popen.poll() is None:
-            process.popen.kill()
-        process.popen.wait(timeout=10)
+        _kill(process)
         for message in process.channel.recv_all():
             if not isinstance(message, Failure):  # it is ended on purpose
                 self._say(*self._gathering.take(process.name, process.kind, message))
@@ -393,8 +395,12 @@ class NodeAgent:
                 process.has_reported_failure = True
                 log_file = Path(self._order.log_folder) / f"{process.name}.log"
                 words = self._memory.explain(process.name, process.popen.pid, code)
-                words = words or _describe_exit(process.name, code)
-                death = Failure(process.name, words, _tail(log_file), process.incarnation)
+                said = _tail(log_file)
+                words = words or _describe_exit(process.name, code, said)
+                hung = self._plan.experiment["env"]["timeout_seconds"] if _TIMED_OUT in said else 0
+                death = Failure(
+                    process.name, words, said, process.incarnation, hung_seconds=float(hung or 0)
+                )
                 self._say(*self._gathering.take(process.name, process.kind, death))
 
     def _stop_alone(self) -> None:
@@ -435,9 +441,7 @@ class NodeAgent:
     @property
     def _save_grace(self) -> float:
         """Seconds that writing a checkpoint may take."""
-        replays = [route.replay for route in self._plan.learning if route.replay is not None]
-        kept = sum(replay.nbytes for replay in replays if replay.config.saved)
-        return _SAVE_GRACE_SECONDS + kept / _SAVE_BYTES_A_SECOND
+        return _SAVE_GRACE_SECONDS + self._plan.replay_seconds
 
     def _await_exit(
         self, processes: list[_Process], saving: set[tuple[str, int]], grace: float
@@ -458,8 +462,7 @@ class NodeAgent:
         for process in processes:
             if process.popen.poll() is None:
                 log.warning("%s did not stop in time: killing it", process.name)
-                process.popen.kill()
-            process.popen.wait(timeout=10)
+            _kill(process)
         return heard + self._forward()
 
     def _streams(self) -> tuple[dict[str, int], list[str]]:
@@ -523,18 +526,37 @@ class NodeAgent:
     def _sweep(self) -> None:
         relay = () if self._relay is None else (self._relay,)
         for process in (*self._processes.values(), *relay):
-            if process.popen.poll() is None:
-                process.popen.kill()
-                process.popen.wait(timeout=10)
+            with contextlib.suppress(WorkerError):  # it ends when the kernel lets it
+                _kill(process)
             process.channel.close()
         for owned in (*self._arenas.values(), *self._listeners.values()):
             owned.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _describe_exit(name: str, code: int) -> str:
+def _kill(process: _Process) -> None:
+    """End a process and wait until it is reaped; raises WorkerError where the kernel does not let it go."""
+    if process.popen.poll() is None:
+        process.popen.kill()
+    try:
+        process.popen.wait(timeout=_REAP_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise WorkerError(
+            f"{process.name} (process {process.popen.pid}) was killed and is still there after "
+            f"{_REAP_SECONDS:.0f} s: it waits for a disk or a device of its host; its memory cannot be "
+            "taken back before"
+        ) from error
+
+
+def _describe_exit(name: str, code: int, log_tail: str = "") -> str:
     if code < 0:
         return f"{name} was killed by {signal.Signals(-code).name}"
+    if (place := log_tail.rfind(_TIMED_OUT)) >= 0:
+        where = innermost(log_tail[place:])
+        return (
+            f"{name} hung in a call that lets no Python code run (--env.timeout-seconds) and was "
+            f"ended{': it was in ' + where if where else ''}"
+        )
     return f"{name} exited with code {code} without a report (did env code end the process?)"
 
 

@@ -10,6 +10,7 @@ from srl.core.compute import Compute
 from srl.core.env import Renders
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
+from srl.core.telemetry import Telemetry
 from srl.launch.evaluate import limited_threads
 from srl.launch.graph.env_factory import evaluation_env
 from srl.launch.graph.plan import Plan
@@ -47,6 +48,7 @@ def play(
     seed: int,
     sampled: bool,
     open_film: Callable[[float], Frames] | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Iterator[PlayedEpisode]:
     """Play, and yield every episode when it is over.
 
@@ -59,11 +61,13 @@ def play(
         sampled: sample actions, instead of taking the most likely.
         open_film: given the frames a second, returns what takes the frames: one of the beginning
             of each episode, and one after each of its steps.
+        telemetry: where the time of every step is counted, as `play`.
 
     Raises:
         ConfigError: where the env draws no pictures.
         EnvError: where the env does.
     """
+    telemetry = telemetry or Telemetry()
     sets = tuple(route.agents for route in plan.routes)
     films = open_film is not None
     env = evaluation_env(experiment.env, seed, 1, sets, render=films)
@@ -79,7 +83,9 @@ def play(
             episodes_per_lane=episodes,
             sampled=sampled,
         )
-        match.begin()
+        playing = telemetry.time("play")
+        with playing:
+            match.begin()
         show: Callable[[], None] = lambda: None  # noqa: E731
         if open_film is not None and isinstance(env, Renders):
             add = open_film(float(getattr(env, "frames_per_second", None) or FRAMES_PER_SECOND))
@@ -87,7 +93,11 @@ def play(
         show()
         names, number = list(env.spec.agents), 0
         with limited_threads(experiment.threads):
-            while match.step():
+            while True:
+                with playing:
+                    moved = match.step()
+                if not moved:
+                    break
                 show()
                 played = _episodes_of(match, players)
                 while number < min(len(lane) for lane in played.values()):

@@ -132,6 +132,14 @@ class Saving:
         pending.missing.discard(answer.worker)
         return pending.saved if self._settle(answer.serial) else []
 
+    def expect(self, seconds: float) -> None:
+        """Wait no more for checkpoints that were ordered so long ago: whoever writes them hangs."""
+        for serial, pending in list(self._open.items()):
+            if time.monotonic() - pending.ordered > seconds:
+                pending.failure = f"{' and '.join(sorted(pending.missing))} did not write it within {seconds:.0f} s"
+                pending.missing.clear()
+                self._settle(serial)
+
     def give_up(self, workers: Iterable[str]) -> None:
         """Wait no more for writers that died: their checkpoints will not be."""
         for serial, pending in list(self._open.items()):

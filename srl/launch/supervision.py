@@ -121,6 +121,10 @@ class Supervisor:
         if incarnation < unit.incarnation or unit.restart_at is not None or unit.is_given_up:
             return Verdict()  # its unit waits already, or this is news of an earlier life
         if failure.is_final or (failure.is_raised and not unit.has_worked):
+            if self._least.get(unit.kind) == 0:  # learning does without
+                unit.is_given_up = True
+                note = f"{worker}: {message}; it is given up, and the run goes on without it"
+                return Verdict(note=note, given_up=unit.workers)
             return Verdict(reason=message)
         if unit.progresses and not _was_all_hung(unit, failure, now):
             unit.in_a_row = 0

@@ -170,7 +170,7 @@ def failure_of(worker: str, error: Exception, incarnation: int = 1) -> Failure:
         message=f"{error}" if isinstance(error, SrlError) else f"{type(error).__name__}: {error}",
         traceback="".join(traceback.format_exception(error)),
         is_user_error=isinstance(error, SrlError),
-        is_raised=True,
+        is_raised=not isinstance(error, StreamError),  # that is another's doing, or the network's
         is_final=isinstance(error, SrlError) and not isinstance(error, StreamError),
     )
 

@@ -7,6 +7,7 @@ the stack of the thread that hangs which env it is, and has the process ended.
 
 import faulthandler
 import logging
+import os
 import sys
 import threading
 import time
@@ -91,6 +92,17 @@ def watch(
     return Watchdog(workers, seconds, on_hang, is_alone=is_alone)
 
 
+def end_with(code: int, words: str = "") -> Callable[[Hang], None]:
+    """For commands that play in their own process: say what hangs, and end it with this exit code."""
+
+    def on_hang(hang: Hang) -> None:
+        sys.stderr.write(f"srl: {hang.message}{words}\n\n{hang.stack}")
+        sys.stderr.flush()
+        os._exit(code)
+
+    return on_hang
+
+
 class Watchdog:
     """The thread; stopped by leaving the context."""
 
@@ -113,6 +125,7 @@ class Watchdog:
 
     def __enter__(self) -> "Watchdog":
         self._watched_thread = threading.get_ident()
+        self._arm()  # the first call may be the one that lets nobody run
         self._thread.start()
         return self
 
@@ -126,8 +139,7 @@ class Watchdog:
         call: tuple[int, str, float] | None = None
         spent, before = 0.0, time.monotonic()
         while not self._stopping.wait(self._tick):
-            if self._is_alone:
-                faulthandler.dump_traceback_later(2 * self._seconds + 1, exit=True)
+            self._arm()
             now = time.monotonic()
             # A process that was stopped for a while, or got no core, is not one that hangs.
             passed, before = min(now - before, 2 * self._tick), now
@@ -140,6 +152,11 @@ class Watchdog:
                     log.error("%s\n%s", hang.message, hang.stack)
                     self._on_hang(hang)
                     return
+
+    def _arm(self) -> None:
+        """Have this process end where its own threads cannot see to it, some time from now."""
+        if self._is_alone:
+            faulthandler.dump_traceback_later(2 * self._seconds + 1, exit=True)
 
     def _call_under_way(self) -> tuple[int, str, float] | None:
         """Of the call that the thread is in: whose, of what, and since when."""

@@ -13,6 +13,7 @@ from srl.transport.control import (
     Accounts,
     Begin,
     Examine,
+    Examined,
     Failure,
     Part,
     Prepared,
@@ -194,3 +195,14 @@ def test_what_arrived_was_sent_whoever_said_so(hosts):
     agents.stop(None)
     lines[0].inbox.append(Stopped(ledger(sent=0, consumed=7, in_flight=-7)))
     assert agents.hear() == [Stopped(ledger(sent=7, consumed=7))]
+
+
+def test_examination_does_not_wait_for_a_host_that_is_lost(hosts):
+    agents, lines = hosts
+    agents.tell(Examine())
+    lines[0].inbox.append(Examined({}, {"main": 3}, ["all of host 0"]))
+    assert not [m for m in agents.hear() if isinstance(m, Examined)]
+    lines[1].closed = True
+    found = [m for m in agents.lose(1, "it is gone") if isinstance(m, Examined)]
+    assert [one.unread for one in found] == [{"main": 3}]
+    assert not [m for m in agents.lose(1, "again") if isinstance(m, Examined)], "once"

@@ -61,7 +61,7 @@ def place(
     """Have runs of the local launcher be on several hosts, some of them started in other ways."""
     made: list[ClusterLauncher] = []
 
-    def launch(plan: Plan, folder: Path) -> ClusterLauncher:
+    def launch(plan: Plan, folder: Path, held: Sequence[int] = ()) -> ClusterLauncher:
         placed = msgspec.structs.replace(plan, hosts=hosts)
         starters = {
             host: SubprocessStarter("127.0.0.1", prefixes.get(host, ()))
@@ -245,7 +245,7 @@ def test_hosts_that_join_are_used(
     made: list[ClusterLauncher] = []
     recruiter = FakeRecruiter(tmp_path / "run")
 
-    def launch(plan: Plan, folder: Path) -> ClusterLauncher:
+    def launch(plan: Plan, folder: Path, held: Sequence[int] = ()) -> ClusterLauncher:
         assert [worker.name for worker in plan.of_kind("actor")] == [
             "actor-0",
             "actor-1",

@@ -27,6 +27,8 @@ def plan_of(trainers: int = 1, policies: int = 1, actors: int = 2, buffers: int 
     of_kind = lambda kind: [w for w in workers if w.kind == kind]  # noqa: E731
     return SimpleNamespace(
         workers=workers,
+        replay_seconds=0.0,
+        all_hosts=[0],
         of_kind=of_kind,
         worker=lambda name: next(w for w in workers if w.name == name),
         ranks_of=lambda name: (
@@ -309,3 +311,25 @@ def test_controller_that_was_stopped_itself_blames_nobody():
     ward.now += 10_000.0
     assert not ward.doctor.look(ward.now)
     assert not ward.pass_time(60, ward.works)
+
+
+def test_actor_that_was_given_up_is_not_waited_for():
+    ward = Ward(policies=0)
+    ward.pass_time(10, ward.works)
+    ward.doctor.hear(Failure("actor-1", "killed", ""), ward.now)
+    ward.doctor.given_up(["actor-1"])
+    ward.names.remove("actor-1")
+    waits = {"actor-0": "wait_for_credit", "trainer-0": "wait_for_batch"}
+    assert ward.pass_time(110, ward.stands_still(waits))
+    found = ward.diagnose()
+    assert found is not None
+    assert found.culprit == "actor-0"
+
+
+def test_suspect_that_started_again_while_it_was_looked_at_is_not_blamed():
+    ward = Ward()
+    ward.pass_time(10, ward.works)
+    assert ward.pass_time(110, ward.stands_still(WAITING))
+    ward.doctor.restarting(ward.doctor._suspicion.worker, 2, ward.now)
+    assert ward.doctor._suspect() is not None, "others stand still, too"
+    assert ward.diagnose() is None

@@ -19,6 +19,10 @@ def slow(value: str) -> Any:
     return pytest.param(value, marks=pytest.mark.slow)
 
 
+def slow_case(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 KINDS = ("actors", "policies", "trainers", "evaluators")
 NEVER_AGAIN = tuple(word for kind in KINDS for word in (f"--restarts.{kind}", "0"))
 
@@ -31,9 +35,7 @@ def moments() -> random.Random:
     return random.Random(seed)
 
 
-@pytest.mark.parametrize(
-    "victim", ["actor-0", slow("policy-0"), "trainer-0", slow("evaluator-0"), "node-agent"]
-)
+@pytest.mark.parametrize("victim", ["actor-0", slow("policy-0"), "trainer-0", "node-agent"])
 def test_run_fails_when_one_process_is_killed(
     victim: str, auditing: str, start_run: Any, moments: random.Random, assert_ledger_adds_up: Any
 ) -> None:
@@ -219,4 +221,27 @@ def test_rows_are_sound_when_a_policy_worker_sleeps(
 
     assert run.wait() == 130
     assert max(row["audit_max_difference"] for row in run.rows()) < 1e-4
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("victim", "options"),
+    [
+        ("actor-1", ("--actors.count", "2", "--actors.min", "1")),
+        slow_case("policy-1", ("--policies.count", "2", "--policies.min", "1")),
+        slow_case("evaluator-0", ("--evaluation.count", "1")),
+    ],
+)
+def test_run_goes_on_without_a_worker_that_it_can_do_without(
+    victim: str, options: tuple[str, ...], auditing: str, start_run: Any, assert_ledger_adds_up: Any
+) -> None:
+    run = start_run(auditing, *LONG, *NEVER_AGAIN, *options)
+    run.wait_for_rows(3)
+    os.kill(run.pid_of(victim), signal.SIGKILL)
+    run.wait_for_rows(len(run.rows()) + 20)
+    run.popen.send_signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert f"{victim} died 1 times in a row without progress and is given up" in run.output
+    assert run.summary["worker_restarts"] == 0
+    assert_ledger_adds_up(run.summary)
     run.assert_nothing_left()

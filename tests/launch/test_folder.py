@@ -1,4 +1,5 @@
 import json
+import subprocess
 
 import pytest
 
@@ -59,3 +60,16 @@ def test_run_that_ended_stays_as_it_is(folder):
     folder.write("summary.json", {"status": "completed"})
     assert folder.settle() is None
     assert folder.read("summary.json") == {"status": "completed"}
+
+
+def test_folder_is_taken_as_long_as_somebody_holds_its_descriptor(tmp_path):
+    folder = RunFolder.create(tmp_path / "run")
+    folder.write("summary.json", {"pid": 1})
+    folder.lock()
+    child = subprocess.Popen(["sleep", "60"], pass_fds=folder.held)
+    folder.unlock()  # as the kernel does where the controller is killed
+    with pytest.raises(ConfigError, match="still writing a last checkpoint"):
+        RunFolder(folder.path).lock()
+    child.kill()
+    child.wait(10)
+    RunFolder(folder.path).lock()

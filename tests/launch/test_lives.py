@@ -27,3 +27,15 @@ def test_trainers_hear_of_actors_that_come_later_in_each_of_their_lives() -> Non
     lives.orders(None, 0.0)
     lives.hear(ready("trainer-0", 2))
     assert lives.orders(None, 0.0) == [Enlist(2)]
+
+
+def test_taker_without_an_actor_left_ends_the_run() -> None:
+    for count, ends in ((2, True), (4, False)):
+        words = {"launcher": "local", "actors__count": count, "actors__min": 1}
+        words |= {"trainers__count": 2, "restarts__actors": 0, "algorithm__batch_size": 4096}
+        experiment = api.find_experiment("toy/identity", api._to_arguments(words))
+        lives = Lives(experiment, make_plan(experiment))
+        verdict = lives.died(Failure("actor-0", "killed", ""), 0.0)
+        assert (verdict.reason is not None) == ends
+        if ends:
+            assert "the last actor is gone that sends to trainer-0" in str(verdict.reason)

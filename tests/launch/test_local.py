@@ -90,6 +90,7 @@ def test_checkpoints_are_written_beside_the_learning(auditing: str, tmp_path: Pa
         out=str(tmp_path / "run"),
         checkpoint__seconds=0.1,
         checkpoint__keep=1000,
+        stop__env_steps=80_000,  # long enough for a fast machine, too
     )
     assert run.summary["status"] == "completed"
     paths = list_checkpoints(run.folder / "checkpoints")

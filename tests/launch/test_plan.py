@@ -19,6 +19,7 @@ from srl.core.experiment import (
 )
 from srl.core.replay import ReplayConfig
 from srl.core.routes import route_agents
+from srl.core.telemetry import Telemetry
 from srl.launch.graph.config import decode_experiment, encode_experiment
 from srl.launch.graph.env_factory import make_env
 from srl.launch.graph.explain import explain
@@ -205,4 +206,4 @@ def test_experiment_survives_its_json_form():
 def test_probe_heeds_masks():
     env = make_env(EnvConfig(name="toy/masked"), 0, num_envs=16, first_env=0, sets=((0,),))
     routes = route_agents((Route(),), env.spec.agents)
-    probe_env(env, routes)  # the env raises where a mask is not heeded
+    probe_env(env, routes, Telemetry())  # the env raises where a mask is not heeded

@@ -266,3 +266,19 @@ def test_what_the_dead_left_is_removed(tmp_path):
     remove_unfinished(tmp_path)
     assert os.listdir(tmp_path) == ["00000001"]
     assert Saving(tmp_path, keep=3).summary()["newest"] == "00000001"
+
+
+def test_checkpoint_that_nobody_finishes_is_one_that_failed(tmp_path, monkeypatch):
+    run = Run(tmp_path)
+    order = run.order()
+    run.saving.expect(600.0)
+    assert run.saving.is_busy
+    now = saving.time.monotonic()
+    monkeypatch.setattr(saving.time, "monotonic", lambda: now + 601.0)
+    run.saving.expect(600.0)
+    assert not run.saving.is_busy
+    (note,) = run.saving.take_notes()
+    assert "trainer-a-0 and trainer-b-0 did not write it within 600 s" in note
+    assert not Path(order.folder).exists()
+    run.copy(order, "a", a=1)  # they do, later: nobody waits for it any more
+    assert not list_checkpoints(tmp_path)

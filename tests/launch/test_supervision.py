@@ -148,3 +148,13 @@ def test_lives_that_work_for_a_while_before_they_hang_may_be_many():
         now += 34.0
         assert died(supervisor, "actor-0", life, "it hangs", now, hung_seconds=30.0).reason is None
         supervisor.due(now)
+
+
+@pytest.mark.parametrize("facts", [{}, {"is_final": True}, {"is_raised": True}])
+def test_run_goes_on_without_its_evaluator(facts: dict[str, Any]):
+    supervisor = make("evaluator-0", "actor-0", least={"evaluator": 0}, evaluators=0)
+    verdict = died(supervisor, "evaluator-0", 1, "it broke", 0.0, **facts)
+    assert verdict.reason is None
+    assert verdict.given_up == ("evaluator-0",)
+    assert "it broke" in str(verdict.note)
+    assert died(supervisor, "actor-0", 1, "it broke", 0.0, is_final=True).reason == "it broke"

@@ -1,5 +1,7 @@
 """A call of an env that does not come back: noticed, named, and told with what shows it again."""
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -128,3 +130,20 @@ def test_time_in_which_the_process_stood_still_is_not_the_envs():
 def test_nothing_is_watched_where_nothing_is_asked_for(workers):
     with watch(workers, None if workers else 1.0, lambda _: None) as watching:
         assert watching is None
+
+
+def test_call_that_lets_nobody_run_ends_the_process_even_if_it_is_the_first():
+    script = (
+        "import re\n"
+        "from srl.core.telemetry import Telemetry\n"
+        "from srl.workers.watchdog import Watched, watch\n"
+        "telemetry = Telemetry()\n"
+        "with watch([Watched('actor-0', telemetry)], 1.0, print, is_alone=True):\n"
+        "    with telemetry.time('env'):\n"
+        "        re.match(r'(a+)+$', 'a' * 60 + 'b')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "Timeout (" in done.stderr

@@ -23,6 +23,7 @@ from srl.core.masks import heed, nothing_allowed
 from srl.core.replay import ReplayConfig, Replays, Window
 from srl.core.routes import RoutedAgents, route_agents
 from srl.core.spec import Spec, spec_of
+from srl.core.telemetry import Telemetry
 from srl.launch.graph.config import decode_algorithm, encode_experiment
 from srl.launch.graph.env_factory import env_spec, make_env
 from srl.learning.drawing import draw_layout, priority_layout
@@ -31,10 +32,12 @@ from srl.learning.replay.table import rows_of_track, table_bytes, window_layout
 from srl.streams.inference.shm import ReplyLayout
 from srl.transport.blocks import block_arena_bytes
 from srl.transport.compression import make_compression
+from srl.workers.watchdog import Watched, end_with, watch
 
 LATE = -1
 """In the place of a host: none yet, until a node joins that has room."""
 MAX_BLOCK_BYTES = 32 << 20
+_DISK_BYTES_A_SECOND = 50e6
 _PROBE_STEPS = 8
 
 
@@ -284,6 +287,13 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         words = "an evaluation under way: a resumed run plays it from its beginning"
         return [words] if self.of_kind("evaluator") else []
 
+    @property
+    def replay_seconds(self) -> float:
+        """How long it may take to write, or read, what a checkpoint holds of replay buffers: a slow disk."""
+        replays = [route.replay for route in self.learning if route.replay is not None]
+        saved = sum(replay.nbytes for replay in replays if replay.config.saved)
+        return saved / _DISK_BYTES_A_SECOND
+
     def replay_contract(self) -> tuple[list[str], list[str]]:
         """What of replay buffers a checkpoint brings back, and what it does not, in words."""
         replays = [route.replay for route in self.learning if route.replay is not None]
@@ -397,8 +407,11 @@ def make_plan(
     routed = route_agents(experiment.routes, spec.agents)
     sets = tuple(route.agents for route in routed)
     probe = make_env(experiment.env, experiment.seed, num_envs=2, first_env=0, sets=sets)
+    watched = Watched("the probe", Telemetry())
+    on_hang = end_with(2, ": nothing was started")
     try:
-        probe_env(probe, routed)
+        with watch([watched], experiment.env.timeout_seconds, on_hang, is_alone=True):
+            probe_env(probe, routed, watched.telemetry)
     finally:
         probe.close()
     learning = [_plan_route(experiment, route) for route in routed if not route.frozen]
@@ -435,7 +448,7 @@ def _grown(experiment: Experiment[Any]) -> Experiment[Any]:
     return replace(experiment, actors=replace(actors, count=actors.max))
 
 
-def probe_env(env: Env, routes: Sequence[RoutedAgents]) -> None:
+def probe_env(env: Env, routes: Sequence[RoutedAgents], telemetry: Telemetry) -> None:
     """Reset and step the env a little with random actions; raises EnvError as a run would."""
     rng = np.random.default_rng(0)
     num_envs, blocks = env.spec.num_envs, []
@@ -444,15 +457,17 @@ def probe_env(env: Env, routes: Sequence[RoutedAgents]) -> None:
         lanes = num_envs * len(route.agents)
         layout = route_layout(route.agent, records, rollout=1, lanes=lanes, envs=num_envs)
         blocks.append((route.agent, Block.allocate(layout)))
-    env.reset([block.observation_rows(agent, 0) for agent, block in blocks])
+    with telemetry.time("env"):
+        env.reset([block.observation_rows(agent, 0) for agent, block in blocks])
     for _ in range(_PROBE_STEPS):
         for agent, block in blocks:
             _check_masks(agent, block)
-        env.step(
-            [_random_actions(agent, block, rng) for agent, block in blocks],
-            [block.outcome_rows(0) for _, block in blocks],
-            [block.observation_rows(agent, 0) for agent, block in blocks],
-        )
+        with telemetry.time("env"):
+            env.step(
+                [_random_actions(agent, block, rng) for agent, block in blocks],
+                [block.outcome_rows(0) for _, block in blocks],
+                [block.observation_rows(agent, 0) for agent, block in blocks],
+            )
 
 
 def _check_masks(agent: AgentSpec, block: Block) -> None:

@@ -4,6 +4,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from srl.launch.host.process import thread_environment
@@ -13,8 +14,8 @@ from srl.launch.host.socket_folder import make_socket_folder
 class AgentProcess:
     """A node agent that was started here, and its folder of sockets."""
 
-    def __init__(self, log: Path) -> None:
-        """Start it; what it writes goes to `log`."""
+    def __init__(self, log: Path, held: Sequence[int] = ()) -> None:
+        """Start it; what it writes goes to `log`, and descriptors that are `held` stay open with it."""
         self.socket, theirs = socket.socketpair()
         """Carries the controller's messages."""
         with log.open("ab") as file:
@@ -23,7 +24,7 @@ class AgentProcess:
             try:
                 self._process = subprocess.Popen(
                     [*program, str(theirs.fileno()), str(self.folder)],
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), *held],
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,

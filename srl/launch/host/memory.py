@@ -60,7 +60,8 @@ class MemoryWatch:
     def is_too_large(self, worker: str, kind: str, pid: int) -> bool:
         """Whether a worker must be ended; its end is then explained by that."""
         size = self._last.get(pid, 0.0)
-        if kind != "actor" or self._actor_limit is None or size <= self._actor_limit:
+        plays = kind in ("actor", "evaluator")
+        if not plays or self._actor_limit is None or size <= self._actor_limit:
             return False
         self._ended[pid] = (
             f"{worker} took {size:.0f} MB, more than actors.memory-limit-mb {self._actor_limit:g}, "
