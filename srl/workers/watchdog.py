@@ -156,7 +156,10 @@ class Watchdog:
     def _arm(self) -> None:
         """Have this process end where its own threads cannot see to it, some time from now."""
         if self._is_alone:
-            faulthandler.dump_traceback_later(2 * self._seconds + 1, exit=True)
+            later = 2 * self._seconds + 1
+            faulthandler.dump_traceback_later(
+                later, exit=True, file=2
+            )  # a notebook's stderr is no file
 
     def _call_under_way(self) -> tuple[int, str, float] | None:
         """Of the call that the thread is in: whose, of what, and since when."""
