@@ -246,7 +246,12 @@ class ClusterLauncher:
         for host, deadline in [*self._awaited.items()]:
             if self._has_greeted(host):
                 del self._awaited[host]
-                self._agents.welcome(host, self._place(host))
+                try:
+                    place = self._place(host)
+                except ConfigError as error:  # budgets say how often it may come in vain
+                    messages += self._lose(host, str(error))
+                    continue
+                self._agents.welcome(host, place)
             elif time.monotonic() > deadline:
                 words = f"host {host} did not come again within {_RETURN_SECONDS:.0f} s"
                 messages += self._lose(host, words)

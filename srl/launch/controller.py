@@ -327,6 +327,7 @@ class Controller:
             self._is_stopping = True
             launcher.stop(self._saving.order(launcher.writers) if is_sound else None)
             is_agent_lost = self._failure is not None and self._failure.worker == "node-agent"
+            is_agent_lost &= len(self._plan.all_hosts) == 1  # else others still have to end
             patience = _STOP_SECONDS + 2 * self._plan.replay_seconds  # of buffers, then trainers
             deadline = time.monotonic() + (_LOST_SECONDS if is_agent_lost else patience)
             while self._ledgers is None and time.monotonic() < deadline:

@@ -7,6 +7,7 @@ closed, or the line to the controller is lost, the agent is left alone, and ends
 controller dies.
 """
 
+import contextlib
 import os
 import platform
 import signal
@@ -91,13 +92,17 @@ def main() -> int:
         agent = AgentProcess(logs / f"node-agent-{order.host}.log")
         greeting = Greeting(str(agent.folder), python_version(), VERSION, far is None)
         line.send(msgspec.json.encode(greeting) + b"\n")
+        told = os.dup(2)  # whoever started this process hears its end, too
         _write_to(logs / f"link-{order.host}.log")
         try:
             reason = _Link(line, agent.socket, far).run()
         finally:
             agent.socket.close()
             agent.end(_ALONE_SECONDS)
-        sys.stderr.write(f"the link of host {order.host} ends: {reason}\n")
+        words = f"the link of host {order.host} to {order.controller} ends: {reason}\n"
+        sys.stderr.write(words)
+        with contextlib.suppress(OSError):
+            os.write(told, words.encode())
         if far is not None:
             _send_rest(line, far)
     finally:

@@ -33,6 +33,8 @@ _LOOK_SECONDS = 5.0
 _HEAD_SECONDS = 20.0
 """It may be silent so long: after a minute of it Ray ends this process without a word."""
 _GIVE_BACK_SECONDS = 10.0
+_ANSWER_SECONDS = 10.0
+"""That Ray has to say which nodes there are."""
 _NOT_OURS = ("CPU", "GPU", "memory", "object_store_memory")
 _NODE_ID = "ray.io/node-id"
 _KINDS = {"trainer": "trainers", "policy": "policies", "actor": "actors"}
@@ -62,8 +64,8 @@ class RayLauncher(ClusterLauncher):
 
     def poll(self, timeout_seconds: float) -> Sequence[Message]:
         """What workers and agents have said; that the run cannot go on where the cluster's head is gone."""
+        lost = self._cluster.look()  # first: who is lost with the head is not looked for there
         messages = super().poll(timeout_seconds)
-        lost = self._cluster.look()
         return messages if lost is None else [*messages, Failure("ray", lost, "")]
 
     def close(self) -> None:
@@ -83,7 +85,8 @@ class RayRecruiter:
 
     def recruit(self, workers: Sequence[str]) -> Sequence[tuple["RayStarter", Sequence[str]]]:
         """A host on each such node, with as many of the workers as it has room for."""
-        free = [node for node in self._cluster.free_nodes() if node.id not in self._used]
+        there = self._cluster.within(_ANSWER_SECONDS, self._cluster.free_nodes) or ()
+        free = [node for node in there if node.id not in self._used]
         places = place_late(self._plan, workers, free, self._plan.experiment["ray"]["actors"])
         self._used |= {at.node.id for at in places}
         return [(RayStarter(self._cluster, at), at.workers) for at in places]
@@ -123,6 +126,8 @@ class RayCluster:
         self._look_at = 0.0
         self._heard_at = time.monotonic()
         self._is_lost = False
+        """Ray does not answer any more, and is not asked."""
+        self._is_told = False
 
     def _connect(self, address: str) -> None:
         how: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
@@ -174,19 +179,19 @@ class RayCluster:
     def look(self) -> str | None:
         """Why the run cannot go on without the head of the cluster; None while it can. Says it once."""
         now = time.monotonic()
-        if now < self._look_at or self._is_lost:
+        if now < self._look_at or self._is_told:
             return None
         self._look_at = now + _LOOK_SECONDS
         host, _, port = self._head.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
         except OSError as error:
-            self._is_lost = time.monotonic() - self._heard_at > _HEAD_SECONDS
+            if time.monotonic() - self._heard_at <= _HEAD_SECONDS:
+                return None
+            self._is_lost = self._is_told = True
             return (
                 f"the head of the Ray cluster ({self._head}) has not answered for {_HEAD_SECONDS:.0f} s ({error}): "
                 "start the cluster again, then `srl resume`"
-                if self._is_lost
-                else None
             )
         self._heard_at = time.monotonic()
         return None
@@ -205,22 +210,23 @@ class RayCluster:
 
     def place_again(self, at: Place) -> Place:
         """Where a host goes that was lost: where it was while that node lives, or to one with room."""
-        if any(node.id == at.node.id for node in self.nodes()):
+        there = self.within(_ANSWER_SECONDS, self.nodes)
+        if there is None or any(node.id == at.node.id for node in there):
             return at
         kinds = {_KINDS[kind] for kind in _KINDS for name in at.workers if name.startswith(kind)}
         wanted = [set(self._options[kind]) for kind in kinds if self._options[kind]]
         fit = [
             node
-            for node in self.free_nodes()
+            for node in self.within(_ANSWER_SECONDS, self.free_nodes) or ()
             if node.cores >= at.cores
-            and node.gpus >= at.gpus
+            and node.gpus >= at.whole_gpus
             and all(names & ({node.address, node.id} | node.marks) for names in wanted)
         ]
         return at if not fit else replace(at, node=max(fit, key=lambda node: node.cores))
 
     def set_aside(self, at: Place) -> Any:
         """A placement group with what the workers of a host need, on its node."""
-        bundle = {"CPU": at.cores} | ({"GPU": at.gpus} if at.gpus else {})
+        bundle = {"CPU": at.cores} | ({"GPU": at.whole_gpus} if at.gpus else {})
         group = self.ray.util.placement_group(
             [bundle], strategy="STRICT_PACK", bundle_label_selector=[{_NODE_ID: at.node.id}]
         )
@@ -247,18 +253,22 @@ class RayCluster:
             if latest.is_symlink() and not latest.exists():
                 latest.unlink(missing_ok=True)
 
-    def within(self, seconds: float, call: Callable[..., object], *words: Any) -> None:
+    def within(self, seconds: float, call: Callable[..., Any], *words: Any) -> Any:
         """Have Ray do something, and wait so long for it: where its head is gone it never answers.
 
         From then on nothing is asked of it, also not at the end of this process.
+
+        Returns:
+            Its answer; None where there is none.
         """
         if self._is_lost:
-            return
+            return None
+        answer: list[Any] = []
 
         def run() -> None:
             # what could not be given back ends with its cluster
             with contextlib.suppress(Exception):
-                call(*words)
+                answer.append(call(*words))
 
         thread = threading.Thread(target=run, name="ray", daemon=True)
         thread.start()
@@ -266,6 +276,7 @@ class RayCluster:
         if thread.is_alive():
             self._is_lost = True
             atexit.unregister(self.ray.shutdown)
+        return answer[0] if answer else None
 
 
 class RayStarter:
@@ -292,7 +303,7 @@ class RayStarter:
         self._group = self._cluster.set_aside(self._at)
         where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(self._group)
         # it has the GPUs, so that Ray shows them to the workers, and none of the cores
-        has = {"num_cpus": 0, "num_gpus": self._at.gpus}
+        has = {"num_cpus": 0, "num_gpus": self._at.whole_gpus}
         remote = ray.remote(**has, scheduling_strategy=where)(SubprocessStarter)
         self._actor = remote.remote(self.address)
         self._started = self._actor.start.remote(order)
@@ -312,7 +323,8 @@ class RayStarter:
 
     def is_gone(self) -> bool:
         """Whether its node is."""
-        return all(node.id != self._at.node.id for node in self._cluster.nodes())
+        there = self._cluster.within(_ANSWER_SECONDS, self._cluster.nodes)
+        return there is not None and all(node.id != self._at.node.id for node in there)
 
     def close(self, grace_seconds: float) -> None:
         """End the link, then its keeper, and give back what it had."""
@@ -379,7 +391,7 @@ def check_ray(address: str) -> None:
     if address in ("auto", "local") or not port.isdigit():
         return
     try:
-        socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
     except OSError as error:
         raise ConfigError(_unreachable(address, str(error))) from error
 

@@ -41,13 +41,14 @@ def make_keys() -> Keys:
 def use_keys(socket: "zmq.Socket[Any]", keys: Keys, *, serves: bool) -> None:
     """Let a socket, before it is bound or connected, talk to those who have the keys and nobody else.
 
-    Who has them is for a `Doorkeeper` to say: without one, a server asks nobody.
+    Who has them is for a `Doorkeeper` to say: without one, a server lets nobody in.
     """
     socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public.encode())
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
     if serves:
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.ZAP_DOMAIN, b"srl")
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody comes in where nobody keeps the door
     else:
         socket.setsockopt(zmq.CURVE_SERVERKEY, keys.public.encode())
 

@@ -90,7 +90,8 @@ class PolicyWorker:
         self._patience = patience_seconds
         self._early: list[Request] = []
         """Requests for a version that is not here yet."""
-        self._early_since = 0.0
+        self._since: dict[int, float] = {}
+        """Which of them (by `id`) came when."""
         self._under_way: deque[_UnderWay] = deque()
         self._ahead, self._act = 0, partial(_act, policy)
         if isinstance(policy, ActsAhead):  # asked once: a protocol takes long to tell
@@ -132,10 +133,9 @@ class PolicyWorker:
     def _ripe(self, requests: Sequence[Request]) -> list[Request]:
         """Those that can be answered; others are kept, for a while."""
         version, now = self._parameters.latest(), time.monotonic()
-        if not self._early:
-            self._early_since = now
         self._early = [r for r in requests if r.min_version > version]
-        if self._early and now - self._early_since > self._patience:
+        self._since = {id(r): self._since.get(id(r), now) for r in self._early}
+        if self._early and now - min(self._since.values()) > self._patience:
             wanted = max(r.min_version for r in self._early)
             raise StreamError(
                 f"version {wanted} was asked for, but for {self._patience:.0f} s only {version} is here: "

@@ -42,7 +42,7 @@ WHERE = {
         ("--trainers.count", "2", "--trainers.threads", "4", "--actors.count", "2"),
     ),
 }
-CARTPOLE = ("--actors.envs", "8", "--algorithm.batch-size", "2048", "--evaluation.episodes", "20")
+CARTPOLE = ("--actors.envs", "8", "--evaluation.episodes", "20")
 
 
 @pytest.fixture(scope="module")

@@ -300,6 +300,11 @@ def test_hosts_that_cannot_take_part_are_named() -> None:
             greeting.check(1, "10.0.0.2")
 
 
+ASTRAY = (
+    "import srl.transport.line as l; init = l.Line.__init__; l.Line.__init__ = "
+    "lambda line, context, _, *rest, **more: init(line, context, 'tcp://127.0.0.1:1', *rest, **more)"
+)
+"""Of a host that cannot reach the controller."""
 LINK = "import runpy; runpy.run_module('srl.launch.link', run_name='__main__')"
 
 
@@ -317,6 +322,11 @@ LINK = "import runpy; runpy.run_module('srl.launch.link', run_name='__main__')"
             r"host 1 \(127.0.0.1\) has Python 3.9, and this one",
         ),
         ("import nothing_of_this_name", WorkerError, "host 1 could not be started: ModuleNotFound"),
+        (
+            f"{ASTRAY}; {LINK}",
+            WorkerError,
+            "host 1 could not be started: the link of host 1 to tcp://127.0.0.1:.* ends: its controller is gone, the connection",
+        ),
         ("import sys; sys.stdin.read()", WorkerError, r"hosts \[.*1\] did not connect within 0 s"),
     ],
 )

@@ -72,6 +72,30 @@ def test_gpus_that_are_set_aside_are_nobody_elses():
     assert place(half, [GPUS], {})[0].gpus == 2.0
 
 
+@pytest.mark.parametrize(
+    ("options", "taken", "devices"),
+    [
+        ({"policies__gpus": 1.0, "policies__count": 3}, 4, ["cuda", "cuda:1", "cuda:2", "cuda:3"]),
+        ({"policies__gpus": 0.5, "policies__count": 1}, 2, ["cuda", "cuda:1"]),
+        ({"policies__gpus": 0.5, "policies__count": 3}, 3, ["cuda", "cuda:1", "cuda:1", "cuda:2"]),
+        ({"policies__gpus": 0.25, "trainers__gpus": 0.5, "policies__count": 2}, 1, ["cuda"] * 3),
+        ({"policies__count": 2}, 1, ["cuda"] * 3),
+        (
+            {"trainers__count": 2, "trainers__gpus": 0.5, "actors__count": 2, "policies__count": 2},
+            2,
+            ["cuda:0", "cuda:1", "cuda:0", "cuda:1"],
+        ),
+    ],
+)
+def test_gpus_of_a_host_are_dealt_out_by_shares(options, taken, devices):
+    words = {"trainers__device": "cuda", "policies__device": "cuda", "inference": "shm"}
+    plan = plan_of(launcher="ray", **words, **options)
+    many = Node("c", "10.0.0.3", cores=32, gpus=8)
+    assert place(plan, [many], {})[0].whole_gpus == taken
+    workers = (*plan.of_kind("trainer"), *plan.of_kind("policy"))
+    assert [plan.device(worker) for worker in workers] == devices
+
+
 def test_nodes_can_be_named_by_address_and_by_resource():
     plan = plan_of(actors__count=2, inference="shm")
     wanted = {"actor": ("big",), "policy": ("10.0.0.3",), "trainer": ("10.0.0.1",)}

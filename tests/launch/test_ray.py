@@ -121,7 +121,8 @@ def bare_cluster(head: str) -> Any:
     """What knows of a cluster, without one."""
     made = RayCluster.__new__(RayCluster)
     made.ray = type("Ray", (), {"shutdown": staticmethod(lambda: None)})
-    made._head, made._look_at, made._heard_at, made._is_lost = head, 0.0, time.monotonic(), False
+    made._head, made._look_at, made._heard_at = head, 0.0, time.monotonic()
+    made._is_lost = made._is_told = False
     return made
 
 
@@ -137,6 +138,14 @@ def test_a_head_that_is_gone_is_noticed_and_said_once(monkeypatch: pytest.Monkey
     assert "has not answered for 20 s" in reason
     assert "srl resume" in reason
     assert cluster.look() is None
+
+
+def test_a_head_that_is_gone_is_said_also_after_a_call_that_took_too_long() -> None:
+    cluster, asked = bare_cluster("127.0.0.1:1"), threading.Event()
+    assert cluster.within(0.05, asked.wait, 60) is None
+    cluster._heard_at -= 60
+    assert "has not answered" in str(cluster.look())
+    asked.set()
 
 
 def test_a_ray_that_does_not_answer_is_asked_once() -> None:

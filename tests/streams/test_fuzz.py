@@ -129,6 +129,7 @@ class Rogue:
         use_keys(self.socket, keys, serves=kind == zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
         if kind == zmq.ROUTER:
+            self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 0)
             self.socket.bind(address)
         else:
             self.socket.setsockopt(zmq.ROUTING_ID, name)

@@ -1,6 +1,7 @@
 import os
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import zmq
@@ -16,8 +17,8 @@ from srl.transport.listener import address_of, listen
 class Wires:
     """A controller's switchboard, and lines to it."""
 
-    def __init__(self):
-        self.context, self.keys, self.listener = zmq.Context(), make_keys(), listen("127.0.0.1")
+    def __init__(self, host="127.0.0.1"):
+        self.context, self.keys, self.listener = zmq.Context(), make_keys(), listen(host)
         self.keeper = Doorkeeper(self.context, self.keys)
         self.address = address_of(self.listener)
         self.board = Switchboard(
@@ -149,3 +150,10 @@ def test_only_the_newest_life_of_a_host_is_heard(wires):
             assert wires.board.hosts[1] is not first
             assert wires.board.hosts[1].greeting == "new"
             assert wires.board.hosts[1].recv_all() == []
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="needs IPv6")
+def test_hosts_may_have_addresses_of_ipv6():
+    with closing(Wires("::1")) as wires, closing(wires.line(3)) as line:
+        line.send(b"a greeting\n")
+        wires.until(lambda: 3 in wires.board.hosts, line, what="a host")

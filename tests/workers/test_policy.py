@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 
@@ -177,3 +179,23 @@ def test_the_next_batch_is_begun_before_the_last_is_waited_for():
     assert not worker.step()
     found = [(c, outputs["mark"].tolist(), version) for c, _, outputs, version in server.answers]
     assert found == [(0, [2.0], 0), (1, [104.0], 1)]
+
+
+def test_worker_is_cut_off_by_one_request_that_waits_and_not_by_many_that_do_in_turn():
+    server, parameters, policy = FakeServer(), InlineParameters(), FakePolicy(AGENT)
+    parameters.publish({"weight": np.float32(0)}, 0)
+    worker = PolicyWorker("policy-0", policy, server, parameters, patience_seconds=0.2)
+    began = time.monotonic()
+    version = 0
+    while time.monotonic() - began < 0.5:  # weights are always one version behind
+        server.ask(0, version % 2, [1], min_version=version + 1)
+        worker.step()
+        time.sleep(0.01)
+        version += 1
+        parameters.publish({"weight": np.float32(0)}, version)
+    assert len(server.answers) >= 10
+    server.ask(0, 0, [1], min_version=version + 2)
+    with pytest.raises(StreamError, match="was asked for"):  # noqa: PT012 - it takes a while
+        while time.monotonic() - began < 20:
+            worker.step()
+            time.sleep(0.01)

@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -50,6 +51,11 @@ class Place:
     cores: float = 0.0
     gpus: float = 0.0
     """Taken by its workers."""
+
+    @property
+    def whole_gpus(self) -> float:
+        """GPUs to set aside: a part of one, or whole ones, for Ray knows nothing between."""
+        return _whole(self.gpus)
 
     @property
     def free(self) -> float:
@@ -182,7 +188,11 @@ class _Need:
             return False
         if node.cores - at.cores < self.cores:
             return False
-        return at.gpus > 0 if self.shares_gpu else node.gpus - at.gpus >= self.gpus - 1e-9
+        return at.gpus > 0 if self.shares_gpu else node.gpus >= _whole(at.gpus + self.gpus) - 1e-9
+
+
+def _whole(gpus: float) -> float:
+    return float(math.ceil(gpus - 1e-9)) if gpus > 1 else gpus
 
 
 def _need(plan: Plan, worker: WorkerPlan, named: Sequence[str]) -> _Need:

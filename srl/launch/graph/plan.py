@@ -319,24 +319,51 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         return own or self.experiment["threads"]
 
     def device(self, worker: WorkerPlan) -> str:
-        """Where a worker computes: of several trainers on GPUs each has its own."""
-        if worker.kind == "policy":
-            return self.experiment["policies"]["device"]
-        device = self.experiment["trainers"]["device"] if worker.kind == "trainer" else "cpu"
-        if device != "cuda" or self.num_ranks == 1:
+        """Where a worker computes: the GPUs of a host are dealt out to its workers by their shares."""
+        device = self._kind_of_device(worker)
+        if device != "cuda":
             return device
-        host, ranks = self.host_of(worker.name), self.ranks_of(worker.name)
-        here = [name for name in ranks if self.host_of(name) == host]
-        return f"cuda:{here.index(worker.name)}"
+        index = self._gpus_on(self.host_of(worker.name))[worker.name]
+        return f"cuda:{index}" if index or self.num_ranks > 1 else "cuda"
+
+    def _gpus_on(self, host: int) -> dict[str, int]:
+        """Worker to the number of its GPU, side by side; who has no share of its own uses a trainer's."""
+        found, start = dict[str, int](), 0.0
+        here = [
+            worker
+            for worker in (*self.of_kind("trainer"), *self.of_kind("policy"))
+            if self._kind_of_device(worker) == "cuda" and self.host_of(worker.name) == host
+        ]
+        for worker in here:
+            if share := self._share(worker):
+                if start % 1 + share > 1:  # it does not fit beside the last one
+                    start = float(math.ceil(start))
+                found[worker.name] = int(start)
+                start += share
+        owned = [found[w.name] for w in here if w.kind == "trainer" and w.name in found] or [0]
+        return found | {w.name: owned[w.index % len(owned)] for w in here if w.name not in found}
+
+    def _kind_of_device(self, worker: WorkerPlan) -> str:
+        section = {"trainer": "trainers", "policy": "policies"}.get(worker.kind)
+        return "cpu" if section is None else self.experiment[section]["device"]
+
+    def _share(self, worker: WorkerPlan) -> float:
+        """Of a GPU: what launcher ray sets aside; without it, each of several trainers has one."""
+        is_rank = worker.kind == "trainer" and self.num_ranks > 1
+        return self.gpus(worker) if is_rank or self.experiment["launcher"] == "ray" else 0.0
 
     def needs_gpu(self, worker: WorkerPlan) -> bool:
         """Whether a worker must be where GPUs are."""
-        return self.device(worker).startswith("cuda")
+        return self._kind_of_device(worker).startswith("cuda")
 
     def gpus(self, worker: WorkerPlan) -> float:
         """GPUs that are set aside for a worker on a cluster."""
-        section = {"trainer": "trainers", "policy": "policies"}.get(worker.kind, "")
-        return self.experiment[section]["gpus"] if self.needs_gpu(worker) else 0.0
+        if not self.needs_gpu(worker):
+            return 0.0
+        section = {"trainer": "trainers", "policy": "policies"}[worker.kind]
+        gpus = self.experiment[section]["gpus"]
+        # of several trainers each must have a whole one: they cannot meet on one
+        return max(1.0, gpus) if worker.kind == "trainer" and self.num_ranks > 1 else gpus
 
     def compute(self, device: str) -> Compute:
         """How a network computes on a device."""

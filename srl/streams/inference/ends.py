@@ -20,6 +20,9 @@ from srl.transport.codec import Header, Kind
 from srl.transport.sockets import Client, Message, Server
 
 HELLO_SECONDS = 0.5
+"""Between two greetings of a worker that has not answered one, or a request, for so long."""
+_QUIET_SECONDS = 4.0
+"""Of one that has: thousands of actors greet."""
 
 
 class Pending:
@@ -66,7 +69,7 @@ class RequestClient(ABC):
         self._outstanding = [0] * len(clients)
         self._pending: dict[int, Pending] = {}
         self._sequence = 0
-        self._hello_at = 0.0
+        self._look_at = self._hello_at = 0.0
         self._check_at = 0.0
         self._resend_seconds = resend_seconds
         self._timeout_seconds = timeout_seconds
@@ -88,9 +91,11 @@ class RequestClient(ABC):
             for message in client.recv_all():
                 answered += self._on_message(worker, message)
         now = time.monotonic()
-        if now >= self._hello_at:
-            self._hello_at = now + HELLO_SECONDS
-            self._say_hello()
+        if now >= self._look_at or now >= self._hello_at:
+            self._look_at = now + HELLO_SECONDS
+            if now >= self._hello_at or self._waits(now):
+                self._hello_at = now + _QUIET_SECONDS
+                self._say_hello()
         if now >= self._check_at:
             self._check_at = now + self._resend_seconds / 4
             self._ask_again(now)
@@ -208,6 +213,12 @@ class RequestClient(ABC):
                 if pending.asked.issuperset(self._welcomed):
                     pending.asked.clear()  # all were asked: request or answer may have been lost
                 self._ask(group)
+
+    def _waits(self, now: float) -> bool:
+        """Whether somebody has not answered: it may be another by now."""
+        return len(self._welcomed) < len(self._clients) or any(
+            now - pending.asked_at > HELLO_SECONDS for pending in self._pending.values()
+        )
 
     def _say_hello(self) -> None:
         """Greet every worker again and again: a restarted one answers with a new incarnation."""
