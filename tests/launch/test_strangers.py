@@ -15,11 +15,13 @@ import zmq
 from zmq.utils import z85
 
 import srl
-from srl.launch import local
+from srl.launch import cluster, local
 from srl.transport.keys import Keys, make_keys, use_keys
-from tests.launch.test_cluster import children_of
+from tests.launch.test_cluster import children_of, place
 
 ROUNDS = 3
+ENDS = 2
+"""That listen at least: of the trainer, and of the policy worker."""
 TLS_HELLO = bytes.fromhex("16030100a5010000a10303") + bytes(range(160))
 SCANS = (b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", TLS_HELLO, random.Random(1).randbytes(3000))
 
@@ -68,7 +70,7 @@ class Strangers:
             with suppress(OSError):  # the run has ended
                 for port in self.ports:
                     self._strike(port)
-                self.rounds += bool(self.ports)
+                self.rounds += len(self.ports) >= ENDS
 
     def _strike(self, port: int) -> None:
         for data in SCANS:
@@ -87,7 +89,9 @@ class Strangers:
             peer.close(linger=5000 if pair is keys else 0)
 
 
+@pytest.mark.parametrize("hosts", [{}, {"policy-0": 1, "actor-0": 2}], ids=["one host", "links"])
 def test_strangers_are_refused_and_counted_and_learn_no_key(
+    hosts: dict[str, int],
     auditing: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -95,7 +99,10 @@ def test_strangers_are_refused_and_counted_and_learn_no_key(
     assert_ledger_adds_up: Any,
 ) -> None:
     made: list[Keys] = []
-    monkeypatch.setattr(local, "make_keys", lambda: made.append(make_keys()) or made[0])
+    for module in (local, cluster):
+        monkeypatch.setattr(module, "make_keys", lambda: made.append(make_keys()) or made[0])
+    if hosts:
+        place(monkeypatch, hosts)
     options = {"samples": "tcp", "inference": "tcp", "policies__count": 1}
     with closing(Strangers(made)) as strangers:
         run = srl.train(auditing, launcher="local", seed=1, out=str(tmp_path / "run"), **options)
@@ -105,7 +112,7 @@ def test_strangers_are_refused_and_counted_and_learn_no_key(
     assert_ledger_adds_up(summary)
     assert summary["blocks_lost"] == summary["worker_restarts"] == 0
     assert strangers.rounds >= 1
-    assert len(strangers.ports) == 2  # of the trainer, and of the policy worker
+    assert len(strangers.ports) == ENDS if not hosts else len(strangers.ports) >= ENDS
     assert summary["connections_refused"] >= len(SCANS) * len(strangers.ports)
     assert summary["messages_refused"] >= 1
 
