@@ -107,6 +107,12 @@ class APPO(OnPolicyLearner[APPOConfig]):
             self._proximal = ActorCriticPolicy(config, agent, seed=seed, compute=compute)
             self.keep(proximal=self._proximal.tensors)
 
+    def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Take over the weights of another run, also as the proximal policy's."""
+        super().begin_with(weights)
+        if self._proximal is not self.policy:
+            self._proximal.load_weights(weights)
+
     def settings(self, progress: float) -> dict[str, float]:
         """Learning rate and clip."""
         clip = scheduled(self.config.clip, self.config.clip_schedule, progress)

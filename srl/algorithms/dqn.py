@@ -324,6 +324,11 @@ class DQN(NetworkLearner[DQNPolicy]):
         self.target = self._follower.network
         self.keep(adam=self._adam.tensors, target=self.target.state_dict())
 
+    def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Take over the weights of another run, but not how little it explored at its end."""
+        super().begin_with({**weights, "epsilon": array_of(self.policy.network.epsilon)})
+        self._follower.copy()
+
     def loss(self, rows: Minibatch) -> tuple[Tensor, Tensor]:
         """The loss of each row, and its error for priorities, `[M]` each."""
         config, expected = self.config, self.policy.expected

@@ -15,9 +15,11 @@ https://arxiv.org/abs/1509.02971).
 How windows are read and learned, by one or several trainers: `srl/nets/continuous.py`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,6 +98,11 @@ class TD3(ContinuousLearner[TD3Config, TD3Policy]):
         super().__init__(config, policy, agent, seed=seed, compute=compute, ranks=ranks)
         self.target_actor = Follower(policy.network, self.actor_adam)
         self.keep(target_actor=dict(self.target_actor.network.named_parameters()))
+
+    def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Take over the policy of another run, also as the target's."""
+        super().begin_with(weights)
+        self.target_actor.copy()
 
     def step(self, rows: Transitions, rate: Tensor, actor_rate: Tensor) -> tuple[Tensor, Tensor]:
         """Learn the critics, and now and then the policy by the first of them."""

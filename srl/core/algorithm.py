@@ -112,6 +112,19 @@ class Learner(Protocol):
         ...
 
 
+@runtime_checkable
+class BeginsWith(Protocol):
+    """A learner that has more to do than its policy when a run begins with the weights of another."""
+
+    def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Take over the policy's weights before anything is learned.
+
+        Copies of the network that the learner keeps (targets) become the same; how much is explored is
+        as in any fresh run.
+        """
+        ...
+
+
 class AlgorithmConfig(Protocol):
     """A frozen dataclass of options that can build its policy and its learner."""
 

@@ -279,6 +279,10 @@ class ContinuousLearner(NetworkLearner[PolicyT], Generic[ConfigT, PolicyT]):
             target_critics=self.target_critics.network.state_dict(),
         )
 
+    def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Take over the policy of another run: `random_warm_up` is still this run's; critics are fresh."""
+        super().begin_with({**weights, "explores": array_of(self.policy.network.explores)})
+
     @abstractmethod
     def step(self, rows: Transitions, rate: Tensor, actor_rate: Tensor) -> tuple[Tensor, Tensor]:
         """Learn a minibatch; this rank's part of what is `measured`, and errors of critics `[C, M]`."""

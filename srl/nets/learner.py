@@ -33,6 +33,10 @@ class NetworkLearner(ABC, Generic[PolicyT]):
         for prefix, named in tensors.items():
             self._kept |= {f"{prefix}/{name}": x for name, x in named.items()}
 
+    def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Take over the weights of another run; who keeps copies of the network extends this."""
+        self.policy.load_weights(weights)
+
     def save(self) -> Arrays:
         """All that was kept, counters and random generators, as copies."""
         return {name: array_of(x).copy() for name, x in self._state().items()}

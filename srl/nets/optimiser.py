@@ -95,10 +95,15 @@ class Follower(Generic[NetworkT]):
     def __init__(self, network: NetworkT, adam: Adam) -> None:
         """Copy what `adam` changes."""
         self._leader = adam
+        self._original = network
         self.network = deepcopy(network).requires_grad_(False)
         for parameter in self.network.parameters():
             parameter.grad = None
         self._weights = flattened(self.network)
+
+    def copy(self) -> None:
+        """Become what the network is now, buffers included."""
+        self.network.load_state_dict(self._original.state_dict())
 
     @torch.no_grad()
     def follow(self, rate: float) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from srl.core.algorithm import Learner
+from srl.core.algorithm import BeginsWith, Learner
 from srl.core.arrays import Arrays
 from srl.core.collective import Alone
 from srl.core.compute import Compute
@@ -43,7 +43,11 @@ def fresh_sections(experiment: Experiment[Any], plan: Plan, donor: Checkpoint) -
             compute=Compute(),
             ranks=Alone(),
         )
-        learner.policy.load_weights(load_policy(experiment, route, donor).weights())
+        weights = load_policy(experiment, route, donor).weights()
+        if isinstance(learner, BeginsWith):
+            learner.begin_with(weights)
+        else:
+            learner.policy.load_weights(weights)
         state = {f"learner.{name}": array for name, array in learner.save().items()}
         sections[worker.name] = state | {"counters": np.zeros(3, np.int64)}
     return sections
