@@ -48,7 +48,7 @@ class ReplayConfig:
     steps: int = 1
     """Optimiser steps a version: so many batches are drawn together."""
     warm_up: int = 1000
-    """Rows that must be there before the first are drawn."""
+    """Rows that must be there before the first are drawn; at least a window of every lane."""
     samples_per_insert: float = 8.0
     """Windows drawn for each row that comes: actors and learner wait for each other to hold it."""
     tolerance: float | None = None

@@ -82,6 +82,20 @@ def test_buffers_keep_and_draw(
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"n_step": 20},
+        {"memory": "lstm", "memory_size": 8, "chunk": 8, "burn_in": 16} | PRIORITISED,
+    ],
+    ids=["many steps", "a long burn-in"],
+)
+def test_windows_of_several_blocks_are_drawn(options: dict[str, Any], tmp_path: Path) -> None:
+    more = {"actors__envs": 128, "actors__groups": 8, "stop__env_steps": 10_000}
+    run = train("chain", tmp_path / "run", options, launcher="inline", stop__seconds=10, **more)
+    assert run.summary["version"] > 0, "actors and learner wait for each other"
+
+
+@pytest.mark.parametrize(
     ("killed", "buffers"),
     [
         pytest.param("trainer-0", 0, id="the trainer with the buffer"),

@@ -462,6 +462,56 @@ def test_rate_is_held_and_nobody_waits_for_ever(
     assert ahead >= -slack or not one.drawn
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["uniform", "prioritised", "fifo"]),
+    window=st.builds(Window, st.integers(1, 8), st.integers(1, 30), st.integers(0, 20)),
+    groups=st.integers(1, 6),
+    shards=st.integers(1, 2),
+    warm_up=st.integers(0, 200),
+    rate=st.sampled_from([0.1, 1.0, 8.0]),
+    least=st.booleans(),
+    lost=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 100),
+)
+def test_windows_of_any_length_are_drawn_however_few_blocks_may_begin(
+    kind, window, groups, shards, warm_up, rate, least, lost, seed
+):
+    """Blocks come as they are allowed, from any group; some are lost, and are allowed again."""
+    lanes, rng = Lanes(groups=groups, seed=seed), np.random.default_rng(seed)
+    config = ReplayConfig(
+        kind=kind,
+        capacity=10_000,
+        batch=4 * shards,
+        warm_up=warm_up,
+        samples_per_insert=max(1.0, rate) if kind == "fifo" else rate,
+        tolerance=2.0 * shards if least else None,
+    )
+    replay = Replay(config, window, lanes.layout, groups=groups, shards=shards, seed=seed)
+    out, draws = arrays_of(replay), 0
+    for _ in range(40 * groups):
+        while replay.draw(out):
+            draws += 1
+        assert replay.limiter.inserted < replay.limiter.blocks_allowed() * T * L, "all wait"
+        is_lost = rng.random() < lost
+        block = lanes.block(int(rng.integers(groups)), lost=is_lost)
+        if not is_lost:
+            replay.insert(block)
+    if not lost:
+        assert draws
+
+
+def test_nothing_is_drawn_before_every_lane_has_a_window():
+    lanes = Lanes(groups=2)
+    replay = make(lanes, Window(ahead=2 * T), batch=4)  # of three blocks
+    out = arrays_of(replay)
+    for number in range(6):
+        assert not replay.draw(out)
+        assert replay.limiter.blocks_allowed() > number
+        replay.insert(lanes.block(number % 2))
+    assert replay.draw(out)
+
+
 # the sum tree
 
 

@@ -27,7 +27,7 @@ from srl.core.telemetry import Telemetry
 from srl.launch.graph.config import decode_algorithm, encode_experiment
 from srl.launch.graph.env_factory import env_spec, make_env
 from srl.learning.drawing import draw_layout, priority_layout
-from srl.learning.replay.limiter import RateLimiter
+from srl.learning.replay.limiter import make_limiter
 from srl.learning.replay.table import rows_of_track, table_bytes, window_layout
 from srl.streams.inference.shm import ReplyLayout
 from srl.transport.blocks import block_arena_bytes
@@ -605,13 +605,8 @@ def _plan_replay(algorithm: Replays, block: Layout, *, groups: int, shards: int)
             f"{tracks * shards} lanes, and {window.rows + rollout} are needed (a window of {window.rows} and "
             f"a block of {rollout}): use at least {(window.rows + rollout) * tracks * shards}"
         )
-    RateLimiter(
-        samples_per_insert=config.samples_per_insert,
-        warm_up=config.warm_up // shards,
-        tolerance=None if config.tolerance is None else config.tolerance / shards,
-        insert_rows=rollout * block.lanes,
-        inserters=groups // shards,
-        drawn=config.drawn // shards,
+    make_limiter(
+        config, window, rollout=rollout, lanes=block.lanes, groups=groups // shards, shards=shards
     )
     return ReplayPlan(
         config=config,

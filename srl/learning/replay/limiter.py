@@ -8,6 +8,28 @@ so that the learner learns neither too little from what comes nor too often from
 import math
 
 from srl.core.errors import ConfigError
+from srl.core.replay import ReplayConfig, Window
+
+
+def make_limiter(
+    config: ReplayConfig, window: Window, *, rollout: int, lanes: int, groups: int, shards: int
+) -> "RateLimiter":
+    """That of one of `shards`, to which `groups` send blocks; raises ConfigError where it cannot work.
+
+    Nothing is drawn before there are as many rows as give every lane a window, whatever the warm-up is:
+    actors that wait before that would wait for ever. (First in first out counts by itself those
+    that begin none.)
+    """
+    block, blocks = rollout * lanes, -(-window.rows // rollout)
+    least = 0 if config.kind == "fifo" else blocks * block * groups
+    return RateLimiter(
+        samples_per_insert=config.samples_per_insert,
+        warm_up=max(config.warm_up // shards, least),
+        tolerance=None if config.tolerance is None else config.tolerance / shards,
+        insert_rows=block,
+        inserters=groups,
+        drawn=config.drawn // shards,
+    )
 
 
 class RateLimiter:
@@ -35,6 +57,7 @@ class RateLimiter:
         self.drawn = 0
         self._per_insert = samples_per_insert
         self._per_block = samples_per_insert * insert_rows
+        self._insert_rows, self._inserters = insert_rows, inserters
         self._warm_up = warm_up
         self._low = warm_up * samples_per_insert - tolerance
         self._high = warm_up * samples_per_insert + tolerance
@@ -47,3 +70,12 @@ class RateLimiter:
     def blocks_allowed(self) -> int:
         """Blocks of rows that may have begun, in all: the next may while the last are not too many."""
         return math.ceil((self._high + self.drawn) / self._per_block)
+
+    def found_none(self) -> None:
+        """There was nothing to draw: gaps, or nobody acts.
+
+        Once all blocks that may have begun are here, as many more may as there are inserters. The rows
+        that came in vain count as drawn.
+        """
+        if self.inserted >= self.blocks_allowed() * self._insert_rows:
+            self.drawn += math.ceil(self._per_block * self._inserters)

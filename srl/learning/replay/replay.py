@@ -11,7 +11,7 @@ from srl.core.block import Block, Layout
 from srl.core.errors import CheckpointError
 from srl.core.names import load_object
 from srl.core.replay import ReplayConfig, Window
-from srl.learning.replay.limiter import RateLimiter
+from srl.learning.replay.limiter import make_limiter
 from srl.learning.replay.selectors import make_selector
 from srl.learning.replay.table import Table, rows_of_track, window_layout
 
@@ -47,13 +47,8 @@ class Replay:
         self._selector = make_selector(config, self._table, window)
         self.drawn = config.drawn // shards
         """Windows of one draw."""
-        self.limiter = RateLimiter(
-            samples_per_insert=config.samples_per_insert,
-            warm_up=config.warm_up // shards,
-            tolerance=None if config.tolerance is None else config.tolerance / shards,
-            insert_rows=rollout * layout.lanes,
-            inserters=groups,
-            drawn=self.drawn,
+        self.limiter = make_limiter(
+            config, window, rollout=rollout, lanes=layout.lanes, groups=groups, shards=shards
         )
         self.layout = window_layout(layout, window, self.drawn)
         """Of what is drawn."""
@@ -74,6 +69,7 @@ class Replay:
             return False
         drawn = self._selector.draw(self.drawn, self._rng)
         if drawn is None:
+            self.limiter.found_none()
             return False
         self.limiter.drawn += self.drawn
         self._table.read(self._window, drawn.tracks, drawn.starts, out)
