@@ -181,6 +181,47 @@ def test_every_window_is_drawn_and_all_alike(kind):
     assert chi < len(usable) + 5 * np.sqrt(2 * len(usable))
 
 
+@pytest.mark.parametrize("at_once", [1 << 20, 50])
+def test_few_rows_that_are_acted_on_are_drawn_and_all_alike(monkeypatch, at_once):
+    """Of 720 windows 10 are of use: most of a draw comes from a list of them."""
+    monkeypatch.setattr("srl.learning.replay.selectors._AT_ONCE", at_once)
+    lanes, window = Lanes(), Window()
+    replay = make(lanes, window, batch=1000)
+    chosen = set(np.random.default_rng(1).choice(720, 10, replace=False).tolist())
+    acted, names = np.zeros(720, bool), set()
+    acted[list(chosen)] = True
+    for number in range(20):
+        for group in range(2):
+            block, at = lanes.block(group), (number * 2 + group) * T * L
+            block["valid"][:], block["acting"][:] = True, False
+            block["acting"][:-1] = acted[at : at + T * L].reshape(T, L)
+            replay.insert(block)
+            for t, lane in np.argwhere(block["acting"][:-1]):
+                ids = block.episodes_at(t)[lane], block.steps_at(t)[lane]
+                names.add((int(block["lane"][lane]), *map(int, ids)))
+    out, counts = arrays_of(replay), {}
+    for _ in range(20):
+        replay.limiter.drawn = 0
+        assert replay.draw(out)
+        for name in zip(out["lane"], out["episode"], out["step"], strict=True):
+            counts[name] = counts.get(name, 0) + 1
+    assert set(counts) <= names  # a window at the end has no row after it
+    assert len(counts) >= len(names) - 1
+    expected = 20_000 / len(counts)
+    chi = sum((n - expected) ** 2 / expected for n in counts.values())
+    assert chi < len(counts) + 5 * np.sqrt(2 * len(counts))
+
+
+def test_where_nobody_acts_nothing_is_drawn():
+    lanes = Lanes(groups=1)
+    replay = make(lanes, Window(), batch=4)
+    for _ in range(3):
+        block = lanes.block(0)
+        block["acting"][:] = False
+        replay.insert(block)
+        assert not replay.draw(arrays_of(replay))
+
+
 def test_prioritised_drawing_is_proportional():
     lanes, window = Lanes(), Window()
     replay = make(lanes, window, kind="prioritised", batch=1000, priority_exponent=0.5)

@@ -16,7 +16,9 @@ from srl.learning.replay.sum_tree import SumTree
 from srl.learning.replay.table import Table
 
 _ROUNDS = 100
-"""Times to draw anew what cannot be used, before it counts as not there."""
+"""Times to draw anew what cannot be used, before all that can is looked for."""
+_AT_ONCE = 1 << 20
+"""Windows that are looked at together then."""
 _NUMBER_BITS = 40
 
 
@@ -77,25 +79,38 @@ class Uniform:
         return 0
 
     def draw(self, count: int, rng: np.random.Generator) -> Drawn | None:
-        """From all tracks by how many windows they have; those that are of no use are drawn anew."""
+        """From all tracks by how many windows they have; those that are of no use are drawn anew.
+
+        Where hardly any is of use, what is still missing is drawn from a list of those that are.
+        """
         table, window = self._table, self._window
         lowest, end = table.starts(window)
         sizes = -(-(end - lowest) // window.stride)
         sums = np.cumsum(sizes)
         if not len(sums) or not sums[-1]:
             return None
-        tracks, starts = np.empty(count, np.int64), np.empty(count, np.int64)
-        wanted = np.arange(count)
+
+        def find(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            """Tracks and starts of windows, counted over all tracks."""
+            tracks = np.searchsorted(sums, numbers, side="right")
+            return tracks, lowest[tracks] + (numbers - sums[tracks] + sizes[tracks]) * window.stride
+
+        def usable(numbers: np.ndarray) -> np.ndarray:
+            return table.is_usable(window, *find(numbers))
+
+        drawn, wanted = np.empty(count, np.int64), np.arange(count)
         for _ in range(_ROUNDS):
-            drawn = rng.integers(sums[-1], size=len(wanted))
-            found = np.searchsorted(sums, drawn, side="right")
-            number = drawn - (sums[found] - sizes[found])
-            tracks[wanted] = found
-            starts[wanted] = lowest[found] + number * window.stride
-            wanted = wanted[~table.is_usable(window, tracks[wanted], starts[wanted])]
+            drawn[wanted] = rng.integers(sums[-1], size=len(wanted))
+            wanted = wanted[~usable(drawn[wanted])]
             if not len(wanted):
-                return Drawn(tracks, starts, np.ones(count))
-        return None
+                break
+        else:
+            parts = np.split(np.arange(sums[-1]), range(_AT_ONCE, int(sums[-1]), _AT_ONCE))
+            there = np.concatenate([part[np.flatnonzero(usable(part))] for part in parts])
+            if not len(there):
+                return None
+            drawn[wanted] = rng.choice(there, size=len(wanted))
+        return Drawn(*find(drawn), np.ones(count))
 
     def update(self, items: np.ndarray, priorities: np.ndarray) -> None:
         """All stay alike."""
