@@ -64,6 +64,7 @@ RecurrentKind = Literal["none", "lstm", "gru"]
 LADDER = Spec((Field("state.ladder", (), "float32", "chunk"),))
 """Where on the ladder a lane stands in this episode, 0..1."""
 OUTCOMES = ("reward", "terminated", "truncated")
+MASKS = ("first", "valid", "acting")
 TOLD = ("action", "returns", "discounts", "weight")
 
 
@@ -389,11 +390,10 @@ class DQN(NetworkLearner[DQNPolicy]):
     def _windows(self, batch: Mapping[str, np.ndarray], progress: float) -> Windows:
         """What was drawn, with the returns of its rows."""
         config, device = self.config, self.policy.device
-        learned = {name: batch[name][config.burn_in :] for name in (*OUTCOMES, "valid", "acting")}
+        learned = {name: batch[name][config.burn_in :] for name in (*OUTCOMES, *MASKS)}
         sums, discounts, ends, known = n_step_returns(
             *(learned[name] for name in OUTCOMES),
-            valid=learned["valid"],
-            acting=learned["acting"],
+            **{name: learned[name] for name in MASKS},
             steps=config.n_step,
             gamma=config.discount,
         )

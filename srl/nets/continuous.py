@@ -342,8 +342,7 @@ class ContinuousLearner(NetworkLearner[PolicyT], Generic[ConfigT, PolicyT]):
         config, device, network = self.config, self.policy.device, self.policy.network
         returns, discounts, ends, known = n_step_returns(
             *(batch[name] for name in ("reward", "terminated", "truncated")),
-            valid=batch["valid"],
-            acting=batch["acting"],
+            **{name: batch[name] for name in ("first", "valid", "acting")},
             steps=config.n_step,
             gamma=config.discount,
         )

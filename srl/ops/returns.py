@@ -129,6 +129,7 @@ def n_step_returns(
     terminated: np.ndarray,
     truncated: np.ndarray,
     *,
+    first: np.ndarray,
     valid: np.ndarray,
     acting: np.ndarray,
     steps: int,
@@ -140,12 +141,14 @@ def n_step_returns(
 
     `end_t` is `t + steps`, or the row after the end of the episode: where it was truncated that row holds
     its final observation, where it terminated the discount is 0. Where a lane waits, nothing is
-    discounted, and `end_t` is the last row up to `t + steps` at which it acts.
+    discounted, and `end_t` is the last row up to `t + steps` at which it acts. An episode may break off
+    without an end (its env failed): `end_t` is then the last row before the next one at which it acts.
 
     Args:
         rewards: `[T + steps, B]` float32.
         terminated: `[T + steps, B]` bool.
         truncated: `[T + steps, B]` bool.
+        first: `[T + steps, B]` bool: an episode begins.
         valid: `[T + steps, B]` bool.
         acting: `[T + steps, B]` bool.
         steps: most rows whose rewards are added up.
@@ -156,9 +159,8 @@ def n_step_returns(
         they are not on rows that are not acted on, and where a lane does not act again in time.
     """
     check_rank(2, rewards=rewards)
-    check_same_shape(
-        rewards=rewards, terminated=terminated, truncated=truncated, valid=valid, acting=acting
-    )
+    ends_and_starts = {"terminated": terminated, "truncated": truncated, "first": first}
+    check_same_shape(rewards=rewards, **ends_and_starts, valid=valid, acting=acting)
     count = len(rewards) - steps
     if steps < 1 or count < 1:
         raise SpecError(f"{len(rewards)} rows are too few for returns of {steps} steps")
@@ -174,6 +176,7 @@ def n_step_returns(
         paid = np.where(goes_on, paid + factor * rewards[now], paid)
         next_factor = factor * np.float32(gamma)
         stops = goes_on & (terminated[now] | truncated[now])
+        goes_on &= ~first[after]
         settled = stops | (goes_on & acts[after])
         sums = np.where(settled, paid, sums)
         discounts = np.where(settled, np.where(terminated[now], 0, next_factor), discounts)

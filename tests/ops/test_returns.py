@@ -248,7 +248,7 @@ def test_advantages_when_shapes_differ_raise():
         generalised_advantages(rewards, values[:-1], terminated, truncated, **short, **options)
 
 
-def naive_n_step(rewards, terminated, truncated, *, valid, acting, steps, gamma):
+def naive_n_step(rewards, terminated, truncated, *, first, valid, acting, steps, gamma):
     """One row at a time."""
     count, lanes = len(rewards) - steps, rewards.shape[1]
     sums, discounts = np.zeros((2, count, lanes), np.float32)
@@ -266,6 +266,8 @@ def naive_n_step(rewards, terminated, truncated, *, valid, acting, steps, gamma)
                 found = None
                 if terminated[row, b]:
                     found = (total, 0.0)
+                elif first[row + 1, b] and not truncated[row, b]:
+                    break  # it broke off
                 elif truncated[row, b] or (valid[row + 1, b] and acting[row + 1, b]):
                     found = (total, factor * gamma)
                 if found is not None:
@@ -276,25 +278,51 @@ def naive_n_step(rewards, terminated, truncated, *, valid, acting, steps, gamma)
     return sums, discounts, ends, known
 
 
+ONE = {"steps": 1, "gamma": 0.5}
+
+
 def test_n_step_returns_by_hand():
     """One lane: three steps, the third ends the episode, its final row, and a new episode."""
     rewards = np.array([[1.0], [2.0], [4.0], [0.0], [8.0], [16.0]], np.float32)
     no = np.zeros((6, 1), bool)
     ends_at_2, valid = no.copy(), np.ones((6, 1), bool)
     ends_at_2[2], valid[3] = True, False
-    every = np.ones((6, 1), bool)
+    every, first = np.ones((6, 1), bool), no.copy()
+    first[4] = True
     sums, discounts, ends, known = n_step_returns(
-        rewards, ends_at_2, no, valid=valid, acting=every, steps=2, gamma=0.5
+        rewards, ends_at_2, no, first=first, valid=valid, acting=every, steps=2, gamma=0.5
     )
     assert sums[:, 0].tolist() == [1 + 0.5 * 2, 2 + 0.5 * 4, 4, 0]
     assert discounts[:, 0].tolist() == [0.25, 0, 0, 0]
     assert ends[:, 0].tolist() == [2, 3, 3, 3]
     assert known[:, 0].tolist() == [True, True, True, False]
     _, discounts, ends, _ = n_step_returns(
-        rewards, no, ends_at_2, valid=valid, acting=every, steps=2, gamma=0.5
+        rewards, no, ends_at_2, first=first, valid=valid, acting=every, steps=2, gamma=0.5
     )
     assert discounts[:3, 0].tolist() == [0.25, 0.25, 0.5]  # bootstrapped from the final row
     assert ends[:3, 0].tolist() == [2, 3, 3]
+
+
+def test_n_step_returns_stop_where_an_episode_broke_off():
+    """Rows 0 and 1 were sent before the env failed; of row 2 nothing is known, row 3 begins anew."""
+    rewards = column(1, 2, 0, 100, 100, 100)
+    no = np.zeros((6, 1), bool)
+    sums, discounts, ends, known = n_step_returns(
+        rewards,
+        no,
+        no,
+        first=column(1, 0, 0, 1, 0, 0, dtype=bool),
+        valid=column(1, 1, 0, 1, 1, 1, dtype=bool),
+        acting=~no,
+        steps=3,
+        gamma=0.5,
+    )
+    assert known[:, 0].tolist() == [True, False, False]
+    assert (sums[0, 0], discounts[0, 0], ends[0, 0]) == (1, 0.5, 1)
+    straight = n_step_returns(  # the next episode follows at once
+        rewards[:3], no[:3], no[:3], first=column(0, 1, 0) > 0, valid=~no[:3], acting=~no[:3], **ONE
+    )
+    assert straight[3][:, 0].tolist() == [False, True]
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
@@ -304,13 +332,18 @@ def test_n_step_returns_are_those_of_a_loop(count, steps, seed):
     rewards = rng.normal(size=shape).astype(np.float32)
     terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
     valid, acting = np.ones(shape, bool), rng.random(shape) < 0.8
+    first = np.zeros(shape, bool)
     for b in range(3):
         for t in range(shape[0]):
             if t and (terminated[t - 1, b] or truncated[t - 1, b]):
                 valid[t, b] = False
+                continue
+            first[t, b] = not (t and valid[t - 1, b]) or rng.random() < 0.1  # or it broke off
+            if rng.random() < 0.1:  # forgotten: nothing of it is learned
+                valid[t, b] = False
             elif rng.random() < 0.3:
                 (terminated if rng.random() < 0.5 else truncated)[t, b] = True
-    options = {"valid": valid, "acting": acting, "steps": steps, "gamma": 0.9}
+    options = {"first": first, "valid": valid, "acting": acting, "steps": steps, "gamma": 0.9}
     ours = n_step_returns(rewards, terminated, truncated, **options)
     theirs = naive_n_step(rewards, terminated, truncated, **options)
     for mine, other in zip(ours, theirs, strict=True):
@@ -321,4 +354,4 @@ def test_too_few_rows_for_n_steps_are_refused():
     rows = np.zeros((2, 1), np.float32)
     no = np.zeros((2, 1), bool)
     with pytest.raises(SpecError, match="too few"):
-        n_step_returns(rows, no, no, valid=~no, acting=~no, steps=2, gamma=0.9)
+        n_step_returns(rows, no, no, first=no, valid=~no, acting=~no, steps=2, gamma=0.9)
