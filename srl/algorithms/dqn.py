@@ -340,7 +340,8 @@ class DQN(NetworkLearner[DQNPolicy]):
                 after.softmax(-1), rows.returns, rows.discounts, support=self.policy.support
             )
             loss = -(target * taken.log_softmax(-1)).sum(-1)
-            return loss, loss.detach()
+            divergence = loss.detach() + torch.xlogy(target, target).sum(-1)  # Kullback-Leibler's
+            return loss, divergence.clamp(min=0)
         if config.distribution == "quantiles":
             target = rows.returns[:, None] + rows.discounts[:, None] * after
             loss = quantile_loss(taken, target)

@@ -207,7 +207,19 @@ def test_loss_of_atoms_by_hand():
     rows = one_row([[0.0] * 3, chances], [[0.0] * 3, chances], [[5.0, 0.0, 0.0], chances], 0.5, 0.5)
     loss, error = learner.loss(rows)
     by_hand = -(0.35 * np.log(0.3) + 0.65 * np.log(0.5))
-    assert (loss.item(), error.item()) == pytest.approx((by_hand, by_hand))
+    divergence = 0.35 * np.log(0.35 / 0.3) + 0.65 * np.log(0.65 / 0.5)
+    assert (loss.item(), error.item()) == pytest.approx((by_hand, divergence))
+
+
+def test_atoms_that_are_as_they_should_be_have_no_error():
+    """However uncertain the return is: the cross-entropy is its entropy, and not 0."""
+    learner = make(TWO, distribution="c51", atoms=3, value_range=(-1.0, 1.0))
+    chances = np.log([0.2, 0.3, 0.5]).tolist()
+    rows = one_row([[0.0] * 3, chances], [[0.0] * 3, chances], [[0.0] * 3, chances], 0.0, 1.0)
+    loss, error = learner.loss(rows)
+    assert loss.item() > 1
+    assert error.item() == pytest.approx(0, abs=1e-6)
+    assert error.item() >= 0
 
 
 def test_loss_of_quantiles_by_hand():

@@ -310,6 +310,17 @@ def test_fifo_does_not_wait_for_rows_that_begin_no_window():
     assert drawn > 100 * T
 
 
+def test_a_window_without_an_error_keeps_a_little_priority():
+    lanes = Lanes(groups=1)
+    replay = make(lanes, Window(), kind="prioritised", batch=4, priority_exponent=1.0)
+    replay.insert(lanes.block(0))
+    tree = replay._selector._tree
+    items = np.flatnonzero(tree.values)[:1]  # the first track: leaf and row are the same
+    assert items[0] < T
+    replay.update(items, np.zeros(1, np.float32))
+    assert tree.values[items] == [1e-6]
+
+
 def test_priorities_that_are_not_finite_change_nothing():
     lanes = Lanes(groups=1)
     replay = make(lanes, Window(), kind="prioritised", batch=4)

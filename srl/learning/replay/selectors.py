@@ -20,6 +20,8 @@ _ROUNDS = 100
 _AT_ONCE = 1 << 20
 """Windows that are looked at together then."""
 _NUMBER_BITS = 40
+_LEAST_PRIORITY = 1e-6
+"""So that a window without an error is drawn again some day (Schaul et al. 2016, ε)."""
 
 
 class Drawn(NamedTuple):
@@ -172,7 +174,7 @@ class Prioritised:
         still = (starts >= oldest) & (self._tree.values[leaves] > 0) & np.isfinite(priorities)
         if not still.any():
             return
-        kept = np.maximum(priorities[still], np.finfo(np.float32).tiny).astype(np.float64)
+        kept = np.maximum(priorities[still].astype(np.float64), _LEAST_PRIORITY)
         self._highest = max(self._highest, float(kept.max()))
         self._tree.set(leaves[still], kept**self._exponent)
 
