@@ -33,7 +33,7 @@ from srl.nets.learner import NetworkLearner
 from srl.nets.optimiser import Adam
 from srl.nets.tensors import array_of, tensor_of
 from srl.ops.distributions import Distribution
-from srl.ops.normalise import Moments, moments_of, normalise
+from srl.ops.normalise import moments_of, normalise
 from srl.ops.returns import generalised_advantages
 from srl.ops.schedules import Schedule, scheduled
 from srl.ops.vtrace import vtrace
@@ -80,6 +80,8 @@ class Estimate(NamedTuple):
     advantage: np.ndarray
     target: np.ndarray
     """Of the values, in units of reward."""
+    value: np.ndarray
+    """What was taken for them, in these units: with V-trace, target − value is not the advantage."""
     known: np.ndarray
     """bool: the row is learned from."""
     more: Mapping[str, np.ndarray] = {}
@@ -188,7 +190,8 @@ class OnPolicyLearner(NetworkLearner[ActorCriticPolicy], Generic[ConfigT]):
     def _estimate(self, chunks: Chunks, batch: Mapping[str, np.ndarray]) -> Estimate:
         """Generalised advantages, and returns."""
         advantages, known = self._advantages(chunks, batch)
-        return Estimate(advantages, advantages + chunks.learned(batch["value"]), known)
+        value = chunks.learned(batch["value"])
+        return Estimate(advantages, advantages + value, value, known)
 
     @abstractmethod
     def loss(
@@ -230,7 +233,7 @@ class OnPolicyLearner(NetworkLearner[ActorCriticPolicy], Generic[ConfigT]):
         num_rows = int(moments[0])
         if not num_rows:
             return metrics
-        metrics["explained_variance"] = self._explained_variance(learned, moments)
+        metrics["explained_variance"] = self._explained_variance(estimate)
         if config.normalise_advantages:
             advantages = normalise(advantages, moments)
         rows = self._rows(chunks, batch, estimate._replace(advantage=advantages))
@@ -325,12 +328,14 @@ class OnPolicyLearner(NetworkLearner[ActorCriticPolicy], Generic[ConfigT]):
             trace_clip=trace_clip,
         )
         weight = np.minimum(ratios, np.float32(weight_clip))
-        return Estimate(advantages, targets, known, {"weight": weight})
+        return Estimate(advantages, targets, value, known, {"weight": weight})
 
-    def _explained_variance(self, returns: Tensor, errors: Moments) -> float:
-        """Share of the variance of the returns that the values explain, over all ranks."""
-        variance = float(moments_of(returns, self.ranks.sum_)[2])
-        return 1 - float(errors[2]) / variance if variance > 0 else 0.0
+    def _explained_variance(self, estimate: Estimate) -> float:
+        """Share of the variance of the targets that the values explain, over all ranks."""
+        target, value = estimate.target[estimate.known], estimate.value[estimate.known]
+        both = torch.from_numpy(np.stack((target, target - value), axis=1)).to(self.policy.device)
+        total, unexplained = moments_of(both, self.ranks.sum_)[2].tolist()
+        return 1 - unexplained / total if total > 0 else 0.0
 
     def _mean_kl(self, table: Tensor) -> float:
         return float(table[:, self.measured.index("approx_kl")].mean())

@@ -143,6 +143,29 @@ def test_save_and_load_continue_bit_for_bit_and_equal_seeds_learn_alike(name, op
     assert_equal(a.save(), b.save())
 
 
+@pytest.mark.parametrize("name", ["a2c", "impala", "appo", "ppg"])
+def test_explained_variance_is_of_targets_by_values(name, monkeypatch):
+    """With a batch of other weights, whose ratios V-trace clips: its target − value is no advantage."""
+    learner, seen = make(name), []
+    whole = type(learner)._estimate
+
+    def estimate(self, chunks, batch):
+        seen.append((whole(self, chunks, batch), chunks.learned(batch["value"])))
+        return seen[-1][0]
+
+    monkeypatch.setattr(type(learner), "_estimate", estimate)
+    (batch,) = record(make(name, seed=5).policy)
+    batch["log_prob"] = batch["log_prob"] + np.where(batch["obs"][..., 0] > 0, 2, 0).astype("f4")
+    metrics = learner.learn(batch, 0.0)
+    (found, recorded), known = seen[0], seen[0][0].known
+    if name in ("a2c", "ppg"):
+        np.testing.assert_array_equal(found.value, recorded)
+    else:
+        assert not np.allclose((found.target - found.value)[known], found.advantage[known])
+    by_hand = 1 - np.var((found.target - found.value)[known]) / np.var(found.target[known])
+    assert metrics["explained_variance"] == pytest.approx(by_hand, rel=1e-4, abs=1e-5)
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_rows_that_are_not_valid_have_no_influence(name):
     """But for the observation of an end: the value there may be that of a truncated episode."""
