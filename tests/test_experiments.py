@@ -9,6 +9,7 @@ import pytest
 import srl
 from srl import catalog
 from srl.api import find_experiment
+from srl.core.names import load_object
 from srl.core.replay import Replays
 from srl.launch.graph.explain import explain
 
@@ -18,6 +19,8 @@ NEEDS |= {"pong-appo": "ale_py", "pong-rainbow": "ale_py", "pong-apex": "ale_py"
 NEEDS |= {"envpool/Pong-v5": "envpool", "pettingzoo/classic.rps_v2": "pygame"}
 """Recipes that need an extra, and the package by which it is known to be there."""
 
+COPIES = ["cartpole-rainbow", "cartpole-r2d2", "pong-rainbow", "pong-apex"]
+"""Recipes whose target network is copied now and then, beside DQN's own."""
 RECIPES = [
     pytest.param(
         name,
@@ -72,6 +75,15 @@ def test_experiment_runs_inline(name: str, tmp_path: Path) -> None:
     assert run.summary["status"] == "completed"
     assert run.summary["version"] >= 2
     assert run.summary["eval_return"] is not None or name in NEEDS
+
+
+@pytest.mark.parametrize("name", [name for name in catalog.EXPERIMENTS if "dqn" in name] + COPIES)
+def test_target_network_is_copied_often_enough_for_values_to_spread(name: str) -> None:
+    experiment = load_object(catalog.EXPERIMENTS[name])()
+    algorithm, steps = experiment.algorithm, experiment.stop.env_steps
+    assert algorithm.target_rate == 1
+    updates = steps * algorithm.replay.samples_per_insert / algorithm.replay.batch
+    assert updates / algorithm.target_interval > (200 if "pong" in name else 100)
 
 
 def test_recipe_follows_the_env() -> None:
