@@ -8,7 +8,7 @@ from srl.core.experiment import ActorsConfig, EnvConfig, Experiment, StopConfig
 
 
 def cartpole_a2c() -> Experiment[A2CConfig]:
-    """A2C: each batch is learned once, by the policy that made it."""
+    """A2C: each batch is of the policy of now, and learned once, in eight steps (the paper: one)."""
     return Experiment(
         name="cartpole-a2c",
         env=EnvConfig(name="gym/CartPole-v1"),
@@ -31,7 +31,7 @@ def cartpole_a2c() -> Experiment[A2CConfig]:
 
 
 def cartpole_impala() -> Experiment[ImpalaConfig]:
-    """IMPALA: each batch is learned once, and may be one version old."""
+    """IMPALA: each batch may be one version old, and is learned once, in eight steps (the paper: one)."""
     return Experiment(
         name="cartpole-impala",
         env=EnvConfig(name="gym/CartPole-v1"),
