@@ -12,6 +12,7 @@ import srl
 from srl.core.names import load_object
 from srl.core.replay import ReplayConfig
 from srl.launch.inspect import inspect
+from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
 
 REPLAYS = Path(__file__).with_name("replays.py")
 CHAIN = f"{REPLAYS}:chain"
@@ -136,6 +137,15 @@ def test_inline_run_whose_rows_are_not_saved_fills_its_buffer_anew(tmp_path: Pat
     assert "rows and priorities of replay buffers: they are filled anew" in lost
 
 
+def replayed(folder: Path) -> tuple[int, int]:
+    """Rows that were kept, and windows drawn, since a run began, by its newest checkpoint."""
+    checkpoint = read_checkpoint(latest_checkpoint(folder / "checkpoints"))
+    found = {k: v for arrays in checkpoint.sections.values() for k, v in arrays.items()}
+    counts = next(array for name, array in found.items() if name.endswith("replay.counts"))
+    written = next(array for name, array in found.items() if name.endswith("table.written"))
+    return int(written.sum()), int(counts[1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("buffers", [0, 1])
 def test_local_run_resumes_with_what_was_kept(buffers: int, start_run: Any) -> None:
@@ -145,9 +155,12 @@ def test_local_run_resumes_with_what_was_kept(buffers: int, start_run: Any) -> N
     assert run.wait() == 0
     before = run.summary
 
-    resumed = srl.resume(run.folder, stop__env_steps=before["env_steps"] + 2000)
+    kept, drawn = replayed(run.folder)
+    assert kept > 1000
+    resumed = srl.resume(run.folder, stop__env_steps=before["env_steps"] + 500)
     assert resumed.summary["status"] == "completed"
     assert resumed.summary["version"] > before["version"]
-    first = next(row for row in run.rows() if row["version"] > before["version"])
-    # it was not warmed up anew: the first batch needed no 256 rows more
-    assert first["env_steps"] - before["env_steps"] < 256
+    more = [now - then for now, then in zip(replayed(run.folder), (kept, drawn), strict=True)]
+    assert more[0] > 0
+    # a buffer that begins anew has drawn nothing before
+    assert more[1] == (resumed.summary["version"] - before["version"]) * 128
