@@ -356,7 +356,11 @@ def _finish(run: Any) -> int:
         return 3
     if summary["status"] == "interrupted":
         return 130 if "SIGINT" in summary["reason"] else 0
-    config = json.loads((run.folder / "config.json").read_text())
+    try:
+        config = json.loads((run.folder / "config.json").read_text())
+    except OSError as error:
+        sys.stderr.write(f"srl: the run folder is gone, and what was learned with it: {error}\n")
+        return 3
     wanted, is_judged = config["stop"]["return_"], config["evaluation"]["episodes"] > 0
     what = "the final evaluation" if is_judged else "the mean return of the last episodes"
     reached = summary["eval_return" if is_judged else "mean_return"]

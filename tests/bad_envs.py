@@ -6,8 +6,10 @@ contract, each in one way, and what must be said about each.
 """
 
 import re
+import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -116,6 +118,19 @@ class Failing(gymnasium.Env):
             time.sleep(1000)
         if self._is_due and self._how == "hold":  # the interpreter: no other thread runs
             re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+class Parent(Failing):
+    """Has a process of its own, as simulators do; its pid is a file in `folder`."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._child = subprocess.Popen(["sleep", "600"])
+        (Path(folder) / str(self._child.pid)).touch()
+
+    def close(self) -> None:
+        self._child.kill()
+        self._child.wait(10)
 
 
 class Breaking:

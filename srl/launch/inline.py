@@ -63,7 +63,7 @@ class InlineLauncher:
         players = [Watched(w.name, w.telemetry) for w in self._workers if w not in self._trainers]
         seconds = plan.experiment["env"]["timeout_seconds"]
         self._watching = ExitStack()
-        self._watch = lambda: watch(players, seconds, on_hang)
+        self._watch = lambda: watch(players, seconds, on_hang, is_alone=True)
         self._reported: dict[str, Mapping[str, int]] = {}
         """Worker to its counters at its last report."""
 

@@ -27,7 +27,7 @@ from srl.core.errors import ConfigError, SrlError, WorkerError
 from srl.launch.graph.env_factory import import_family
 from srl.launch.graph.hosts import RELAY, actors_on, asked_ends, hosts_of, sent_from
 from srl.launch.graph.plan import Plan, RoutePlan
-from srl.launch.host.children import Child, can_fork, fork, start_anew
+from srl.launch.host.children import Child, can_fork, end_group, fork, start_anew
 from srl.launch.host.gathering import Gathering
 from srl.launch.host.limits import raise_descriptors
 from srl.launch.host.memory import MemoryWatch
@@ -393,6 +393,7 @@ class NodeAgent:
                 if process.has_reported_failure:
                     continue
                 process.has_reported_failure = True
+                end_group(process.popen.pid)
                 log_file = Path(self._order.log_folder) / f"{process.name}.log"
                 words = self._memory.explain(process.name, process.popen.pid, code)
                 said = _tail(log_file)
@@ -540,6 +541,7 @@ def _kill(process: _Process) -> None:
         process.popen.kill()
     try:
         process.popen.wait(timeout=_REAP_SECONDS)
+        end_group(process.popen.pid)
     except subprocess.TimeoutExpired as error:
         raise WorkerError(
             f"{process.name} (process {process.popen.pid}) was killed and is still there after "

@@ -51,7 +51,8 @@ def replay(path: Path, seconds: float | None = None) -> int:
         os._exit(code)
 
     watched = Watched("srl repro", playing.telemetry)
-    with watch([watched], seconds or repro.config.timeout_seconds, on_hang):
+    patience = seconds or repro.config.timeout_seconds
+    with watch([watched], patience, on_hang, is_alone=True):
         try:
             playing.play()
         except ConfigError:

@@ -1,6 +1,8 @@
 """Envs that hang or crash in real runs: the run ends with a reason, or goes on; and says which env."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -130,3 +132,37 @@ def test_hang_before_the_start_ends_the_command(how: str, tmp_path: Path) -> Non
     assert ("nothing was started" if how == "hang" else "Timeout (") in done.stderr
     assert "bad_envs.py" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_processes_of_an_env_end_with_its_actor(
+    start_run: Any, tmp_path: Path, wait_until: Any
+) -> None:
+    folder = tmp_path / "children"
+    folder.mkdir()
+    name, options = f"{HERE / 'bad_envs.py'}:Parent", json.dumps({"folder": str(folder)})
+    words = ["--launcher", "local", "--stop.env-steps", "100000000", "--env.name", name]
+    run = start_run(FAULTY, *words, "--env.options", options)
+    run.wait_for_rows(3)
+    os.kill(run.pid_of("actor-0"), signal.SIGKILL)
+    run.wait_for_rows(len(run.rows()) + 3)
+    run.popen.send_signal(signal.SIGTERM)
+    assert run.wait() == 0
+    pids = [int(path.name) for path in folder.iterdir()]
+    assert len(pids) > 4  # of the probe, and of two lives of the actor
+    wait_until(lambda: not any(map(is_alive, pids)), "processes of envs to end")
+    run.assert_nothing_left()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "sleep" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+def test_hang_inline_that_lets_no_other_code_run_ends_the_process(start_run: Any) -> None:
+    words = ["--launcher", "inline", "--env.timeout-seconds", "1"]
+    run = start_run(FAULTY, *words, *failing(how="hold"))
+    assert run.wait() == 1
+    assert "Timeout (" in run.output
+    assert "bad_envs.py" in run.output

@@ -1,5 +1,6 @@
 """Builds envs by name: a family of the catalogue, or a user's own object."""
 
+from contextlib import closing
 from dataclasses import replace
 from importlib import import_module
 from inspect import getattr_static
@@ -11,11 +12,15 @@ from srl.core.errors import ConfigError
 from srl.core.experiment import EnvConfig
 from srl.core.names import load_object, nearest
 from srl.core.repro import EnvOrigin
+from srl.core.telemetry import Telemetry
 from srl.rollout.quarantine import Recovery, rebuilt_seed
+from srl.workers.watchdog import Watched, end_with, watch
 
 Sets = tuple[tuple[int, ...], ...] | None
 _FIRST_ENV = 1_000_000  # seeds that no actor uses
 _LANES = 20
+_BUILD_SECONDS = 300.0
+"""What it may take to build one: some compile, or load, a lot."""
 
 
 def make_env(
@@ -91,12 +96,15 @@ def recovery_of(
 
 
 def env_spec(config: EnvConfig) -> EnvSpec:
-    """What the env is, found out by building one of it."""
-    env = make_env(config, 0, num_envs=1, first_env=0, sets=None)
-    try:
+    """What the env is, found out by building one of it; ends this process where that takes for ever."""
+    watched = Watched("the probe", Telemetry())
+    on_hang = end_with(2, f": env {config.name!r} was being built, and nothing was started")
+    with (
+        watch([watched], _BUILD_SECONDS, on_hang, is_alone=True),
+        watched.telemetry.time("env"),
+        closing(make_env(config, 0, num_envs=1, first_env=0, sets=None)) as env,
+    ):
         return env.spec
-    finally:
-        env.close()
 
 
 def is_env(found: Any) -> bool:
