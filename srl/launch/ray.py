@@ -375,7 +375,17 @@ def _is_there_one(address: str) -> bool:
     if address != "auto" or os.environ.get("RAY_ADDRESS"):
         return address != "local"
     temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    return Path(temporary, "ray", "ray_current_cluster").exists()
+    try:  # a cluster that was killed leaves its address behind
+        _reach(Path(temporary, "ray", "ray_current_cluster").read_text().strip())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _reach(address: str) -> None:
+    """Raise OSError where nothing listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
 
 
 def check_ray(address: str) -> None:
@@ -387,11 +397,10 @@ def check_ray(address: str) -> None:
             f"--ray.address {address}: a run connects as a part of the cluster, and not as a client of it; give HOST:PORT "
             "of its head, on a host that is one of its nodes"
         )
-    host, _, port = address.rpartition(":")
-    if address in ("auto", "local") or not port.isdigit():
+    if address in ("auto", "local") or not address.rpartition(":")[2].isdigit():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+        _reach(address)
     except OSError as error:
         raise ConfigError(_unreachable(address, str(error))) from error
 

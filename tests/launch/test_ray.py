@@ -117,6 +117,18 @@ def test_a_client_address_is_refused_at_once() -> None:
         ray_launcher.check_ray("ray://127.0.0.1:10001")
 
 
+def test_a_cluster_that_was_killed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert not ray_launcher._is_there_one("auto")
+    left = tmp_path / "ray" / "ray_current_cluster"
+    left.parent.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        left.write_text(f"127.0.0.1:{head.getsockname()[1]}")
+        assert ray_launcher._is_there_one("auto")
+    assert not ray_launcher._is_there_one("auto")
+
+
 def bare_cluster(head: str) -> Any:
     """What knows of a cluster, without one."""
     made = RayCluster.__new__(RayCluster)
