@@ -99,6 +99,7 @@ def main() -> int:
     with ProcessPoolExecutor(options.parallel) as pool:
         for failed, seen, faults in pool.map(simulate_many, firsts):
             simulated["schedules"] += CHUNK
+            simulated["commits"] = sorted({*simulated.get("commits", ()), here["commit"]})
             simulated["failed"] += failed
             simulated["looked_at"] = add(simulated["looked_at"], seen)
             simulated["faults"] = add(simulated["faults"], faults)
