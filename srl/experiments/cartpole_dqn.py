@@ -35,7 +35,7 @@ def cartpole_dqn() -> Experiment[DQNConfig]:
 
 
 def cartpole_rainbow() -> Experiment[DQNConfig]:
-    """Return >= 475 at 80k env steps; Rainbow is all of DQN's options together."""
+    """Return 412 and 500 at 80k env steps (seeds 1, 2); Rainbow is all of DQN's options together."""
     return Experiment(
         name="cartpole-rainbow",
         env=ENV,
@@ -66,7 +66,7 @@ def cartpole_rainbow() -> Experiment[DQNConfig]:
 
 
 def cartpole_r2d2() -> Experiment[DQNConfig]:
-    """Return >= 475 at 100k env steps; R2D2 learns from sequences, by a memory that it would not need here."""
+    """Return 486 and 422 at 100k env steps (seeds 1, 2); R2D2 learns from sequences, by a memory not needed here."""
     return Experiment(
         name="cartpole-r2d2",
         env=ENV,
