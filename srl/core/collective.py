@@ -7,6 +7,21 @@ are made of sums over all ranks, so that every rank makes the same.
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+CHANNELS = ("learner", "meeting")
+"""Of ranks that share memory: inside `learn`, and between two batches."""
+TURNS, PLACE_BYTES = 2, 2**20
+"""Places of a rank and a channel, used in turn; longer tensors go in parts."""
+
+
+def shared_bytes(ranks: int) -> int:
+    """Memory that so many ranks of one host share to add up in; a rank alone needs none."""
+    return 0 if ranks == 1 else len(CHANNELS) * TURNS * ranks * PLACE_BYTES
+
+
+def shared_sockets(ranks: int) -> int:
+    """Of the first of them while all come: both ends of every bell."""
+    return len(CHANNELS) * ranks * (ranks - 1)
+
 
 class Collective(Protocol):
     """One learner's way to the others of its group. All ranks make the same calls in one order."""

@@ -24,7 +24,7 @@ _LOOK_SECONDS = 0.5
 """Between two looks at all workers."""
 _PROGRESS = {"actor": "env_steps", "policy": "requests", "buffer": "draws"}
 """Kind to the counter that says that a worker of it gets somewhere."""
-_MEETING = "learning/parallel.py"
+_MEETING = ("learning/parallel.py", "learning/ranks.py")
 """Where trainers wait for each other, without a report."""
 _BUSY = 0.5
 _STATES = {"T": "stopped by a signal", "t": "held by a debugger", "D": "waiting for a disk"}
@@ -198,7 +198,8 @@ class Doctor:
             return None, f"{name} is being started again"
         if self._is_silent(name):
             others = [rank for rank in self._plan.ranks_of(name) if rank not in seen]
-            meets = _MEETING in _stack_of(examined, name) and bool(others)
+            stack = _stack_of(examined, name)
+            meets = any(place in stack for place in _MEETING) and bool(others)
             return (
                 self._blame_first(others, seen, examined)
                 if meets

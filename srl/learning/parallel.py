@@ -1,8 +1,8 @@
-"""Trainers that learn one policy together, each in a process of its own: torch.distributed.
+"""Trainers that learn one policy together, each in a process of its own.
 
-On one host they find each other through a file in the run's folder of sockets, and talk over loopback
-(gloo) or between GPUs (NCCL). On several they meet at an address of the first one's host, and talk over
-the interface that has it: neither encrypted nor authenticated, so that network must be trusted. Only
+On one host they find each other through a file in the run's folder of sockets, and add up in memory that they
+share (`ranks.py`) or between GPUs (NCCL). On several they meet at an address of the first one's host, and talk over
+the interface that has it (gloo, NCCL): neither encrypted nor authenticated, so that network must be trusted. Only
 tensors travel: nothing is pickled.
 """
 
@@ -12,7 +12,6 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch.distributed as dist
 
 from srl.core.collective import Collective
 from srl.core.errors import ConfigError, StreamError
+from srl.learning.ranks import Ranks, RanksInMemory, join_in_memory
 
 _SIOCGIFADDR = 0x8915
 JOIN_SECONDS = 100.0
@@ -33,15 +33,13 @@ MEETING_SECONDS = 86_400.0
 """How long it waits for their next batch; a rank that died is noticed at once by its connection."""
 
 
-class ProcessRanks:
+class ProcessRanks(Ranks):
     """A Collective over one torch process group."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, words: str) -> None:
         """Speak to `group` with tensors on `device`; `words` name the group in errors."""
-        self.rank = group.rank()
-        self.size = group.size()
+        super().__init__(group.rank(), group.size(), device)
         self._group = group
-        self._device = device
         self._words = words
 
     def sum_(self, tensor: Any) -> None:
@@ -60,13 +58,6 @@ class ProcessRanks:
             ) from error
         if here is not detached:
             detached.copy_(here)
-
-    def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """The values of every rank: a sum of tables in which each fills its own line."""
-        table = torch.zeros(self.size, len(values), dtype=torch.float64, device=self._device)
-        table[self.rank] = torch.tensor(values, dtype=torch.float64)
-        self.sum_(table)
-        return table.tolist()
 
 
 class MeetingPoint(Protocol):
@@ -129,6 +120,8 @@ class BetweenHosts:
 class TrainerGroup:
     """This process's place among the trainers of one policy."""
 
+    _channels: tuple[RanksInMemory, ...] = ()
+
     def __init__(
         self, point: MeetingPoint, *, life: int, policy: str, rank: int, size: int, device: str
     ) -> None:
@@ -136,39 +129,65 @@ class TrainerGroup:
 
         Raises StreamError where not all come in time.
         """
-        point.bind()
         words = f"the {size} trainers of policy {policy!r}"
         compute = torch.device(device)
-        is_cuda = compute.type == "cuda"
-        if is_cuda:
-            torch.cuda.set_device(compute)
         try:
-            store = _gather(point, rank, size, life)
-            dist.init_process_group(
-                "nccl" if is_cuda else "gloo",
-                store=store,
-                rank=rank,
-                world_size=size,
-                timeout=timedelta(seconds=LEARN_SECONDS),
-                device_id=compute if is_cuda else None,
-            )
-            meeting = dist.new_group(backend="gloo", timeout=timedelta(seconds=MEETING_SECONDS))
-        except RuntimeError as error:
+            if isinstance(point, OnOneHost) and compute.type == "cpu":
+                learner, meeting = join_in_memory(
+                    point.file,
+                    rank,
+                    size,
+                    join_seconds=JOIN_SECONDS,
+                    seconds=(LEARN_SECONDS, MEETING_SECONDS),
+                    words=words,
+                )
+                self._channels = (learner, meeting)
+            else:
+                learner, meeting = _join_processes(
+                    point, rank, size, life=life, compute=compute, words=words
+                )
+        except (RuntimeError, OSError, ConfigError) as error:
             raise StreamError(
                 f"rank {rank} could not join {words}: {str(error).splitlines()[0]}"
             ) from error
-        everyone = dist.group.WORLD
-        assert isinstance(everyone, dist.ProcessGroup)
-        assert isinstance(meeting, dist.ProcessGroup)
-        self.learner: Collective = ProcessRanks(everyone, compute, words)
+        self.learner: Collective = learner
         """For the learner: inside `learn` nobody waits long."""
-        self.meeting: Collective = ProcessRanks(meeting, torch.device("cpu"), words)
+        self.meeting: Collective = meeting
         """For the trainer: between two batches one may wait long for another."""
 
     def close(self) -> None:
         """Leave the group; those who still wait for this rank see its connection close."""
+        for channel in self._channels:
+            channel.close()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _join_processes(
+    point: MeetingPoint, rank: int, size: int, *, life: int, compute: torch.device, words: str
+) -> tuple[ProcessRanks, ProcessRanks]:
+    """Both process groups of torch: NCCL's or gloo's to learn, and gloo's to meet."""
+    point.bind()
+    is_cuda = compute.type == "cuda"
+    if is_cuda:
+        torch.cuda.set_device(compute)
+    store = _gather(point, rank, size, life)
+    dist.init_process_group(
+        "nccl" if is_cuda else "gloo",
+        store=store,
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=LEARN_SECONDS),
+        device_id=compute if is_cuda else None,
+    )
+    meeting = dist.new_group(backend="gloo", timeout=timedelta(seconds=MEETING_SECONDS))
+    everyone = dist.group.WORLD
+    assert isinstance(everyone, dist.ProcessGroup)
+    assert isinstance(meeting, dist.ProcessGroup)
+    return (
+        ProcessRanks(everyone, compute, words),
+        ProcessRanks(meeting, torch.device("cpu"), words),
+    )
 
 
 def _gather(point: MeetingPoint, rank: int, size: int, life: int) -> Any:

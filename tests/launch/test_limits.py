@@ -259,3 +259,16 @@ def test_temporary_folder_that_cannot_be_written_is_refused(tmp_path, capfd, mon
     said = refused(capfd, "--out", tmp_path / "run")
     assert "no folder for sockets can be made" in said
     assert "set TMPDIR" in said
+
+
+def test_what_trainers_add_up_in_counts():
+    one, two = need_of(), need_of(trainers=TrainersConfig(count=2))
+    # two places of 1 MiB, a channel to learn and one to meet, for each of two
+    plans = [make_plan(experiment(trainers=TrainersConfig(count=n))) for n in (1, 2)]
+    others = [sum(arenas(plan).values()) for plan in plans]
+    assert (one.shared - others[0], two.shared - others[1]) == (0, 2 * 2 * 2 * 2**20)
+    # 16 ranks: a pair of sockets a channel for every two, and the first holds all of them
+    actors = ActorsConfig(count=16, envs=8, groups=2)
+    algorithm = PPOConfig(rollout=8, batch_size=512, minibatch_size=512, hidden=(8,))
+    many = need_of(trainers=TrainersConfig(count=16), actors=actors, algorithm=algorithm)
+    assert many.descriptors >= 2 * 2 * (16 * 15 // 2)

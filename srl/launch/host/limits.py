@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from srl.core.collective import shared_bytes, shared_sockets
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.launch.graph.hosts import arenas
@@ -82,7 +83,8 @@ class Host:
 
 def needs(plan: Plan, experiment: Experiment[Any], *, is_new: bool = True) -> Need:
     """Add up what a run takes; of one that goes on, old checkpoints are there already."""
-    shared = sum(arenas(plan).values())
+    # trainers of one host make what they add up in themselves
+    shared = sum(arenas(plan).values()) + shared_bytes(plan.num_ranks) * len(plan.learning)
     weights = sum(_weights_bytes(route) for route in plan.learning)
     replays = [route.replay for route in plan.learning if route.replay]
     saved = sum(replay.nbytes for replay in replays if replay.config.saved)
@@ -138,7 +140,8 @@ def _uses_torch(plan: Plan, worker: WorkerPlan) -> bool:
 def _descriptors(plan: Plan) -> int:
     """Of the process with most: each has every arena, and a connection to each that it talks to."""
     actors, others = len(plan.of_kind("actor")), len(plan.workers) - len(plan.of_kind("actor"))
-    return _BASE_DESCRIPTORS + len(arenas(plan)) + max(len(plan.workers), actors, 2 * others)
+    ranks = shared_sockets(plan.num_ranks)
+    return _BASE_DESCRIPTORS + len(arenas(plan)) + max(len(plan.workers), actors, 2 * others, ranks)
 
 
 def read_host(folder: Path) -> Host:
