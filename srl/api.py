@@ -439,7 +439,11 @@ def _run(
         controller = Controller(
             experiment, plan, folder, shown, checkpoint=checkpoint, notes=notes, watcher=watcher
         )
-        summary = controller.run()
+        try:
+            summary = controller.run()
+        finally:
+            if controller.is_refused and checkpoint is None:  # so that it can be tried again
+                folder.discard()
     finally:
         with suppress(OSError):
             shown.close()

@@ -332,7 +332,8 @@ class RayConfig:
     """Ray's runtime_env for the processes on its nodes, as JSON: '{"working_dir": "."}' ships the code
     in this folder to nodes that do not have it."""
     wait_seconds: float = 60.0
-    """For the cluster to have what the run needs, while others use it or nodes are being added."""
+    """For the cluster to have what the run needs, while others use it or nodes are being added: where an
+    autoscaler does, longer than it takes."""
 
     def __post_init__(self) -> None:
         check_at_least("ray.wait-seconds", self.wait_seconds, 0)

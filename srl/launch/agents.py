@@ -213,16 +213,21 @@ class Agents:
         """Whether they were told to stop."""
         return self._stop is not None
 
-    def lose(self, host: int, reason: str) -> list[Message]:
-        """A host is gone, and will come again: what follows for its workers."""
+    def lose(self, host: int, reason: str, *, is_missed: bool = False) -> list[Message]:
+        """A host is gone, and may come again: what follows for its workers; `is_missed`: it did not, until now."""
         self._is_lossy = True
         if not self.is_stopping:
             self._absent[host] = []
         deaths = [
-            Failure(name, reason, "", self._lives.get(name, 1))
+            Failure(name, reason, "", self._lives.get(name, 1), is_homeless=is_missed)
             for name in workers_of(self._plan, host)
         ]
         return [*deaths, *self._examination()]  # which waits for it no more
+
+    def is_wanted(self, host: int) -> bool:
+        """Whether a host that is lost has somebody to start when it comes again; the others were given up."""
+        there = set(workers_of(self._plan, host))
+        return any(there.intersection(order.workers) for order in self._absent.get(host, ()))
 
     def _on_message(self, host: int, message: Message) -> list[Message]:
         if isinstance(message, Prepared):

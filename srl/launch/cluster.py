@@ -225,12 +225,12 @@ class ClusterLauncher:
         self._await_joining()
         return messages
 
-    def _lose(self, host: int, reason: str) -> list[Message]:
+    def _lose(self, host: int, reason: str, *, is_missed: bool = False) -> list[Message]:
         """A host is gone: start it again, or end the run where it cannot go on without."""
         assert self._agents is not None
         if not self._agents.may_lose(host):
             return [Failure("node-agent", reason, ""), *self._agents.give_up(host)]
-        deaths = self._agents.lose(host, reason)
+        deaths = self._agents.lose(host, reason, is_missed=is_missed)
         if self._agents.is_stopping:
             return [*deaths, *self._agents.give_up(host)]
         self._start_link(host, self._board.replace(host))
@@ -243,6 +243,9 @@ class ClusterLauncher:
         messages: list[Message] = []
         if self._agents.is_stopping:
             self._awaited.clear()
+        looks = time.monotonic() > self._look_at
+        if looks:
+            self._look_at = time.monotonic() + _LOOK_SECONDS
         for host, deadline in [*self._awaited.items()]:
             if self._has_greeted(host):
                 del self._awaited[host]
@@ -252,13 +255,15 @@ class ClusterLauncher:
                     messages += self._lose(host, str(error))
                     continue
                 self._agents.welcome(host, place)
+            elif time.monotonic() > deadline and not self._agents.is_wanted(host):
+                del self._awaited[host]
+                self._starters[host].close(0.0)
+                messages += self._agents.give_up(host)
             elif time.monotonic() > deadline:
                 words = f"host {host} did not come again within {_RETURN_SECONDS:.0f} s"
-                messages += self._lose(host, words)
-            elif time.monotonic() > self._look_at:
-                self._look_at = time.monotonic() + _LOOK_SECONDS
-                if self._starters[host].is_gone():
-                    self._start_link(host, self._board.replace(host))
+                messages += self._lose(host, words, is_missed=True)
+            elif looks and self._starters[host].is_gone():
+                self._start_link(host, self._board.replace(host))
         return messages
 
     def _await_joining(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from srl.core.errors import SrlError
+from srl.core.errors import ConfigError, SrlError
 from srl.core.experiment import Experiment
 from srl.core.telemetry import EvaluatedVersion, Note, Telemetry
 from srl.launch.doctor import Doctor
@@ -192,6 +192,8 @@ class Controller:
         patience = math.inf if experiment.launcher == "inline" else experiment.hangs.seconds
         self._doctor = Doctor(plan, patience, self._started, plan.late)
         self._is_stopping = False
+        self.is_refused = False
+        """Whether the launcher did not let it start."""
         self._backup_at = 0.0
         self._status = "failed"
         self._reason = ""
@@ -300,7 +302,10 @@ class Controller:
     def _run(self, interrupts: Interrupts) -> None:
         try:
             launcher = self._launch(interrupts)
-        except SystemExit:  # Ray's answer to SIGTERM while it starts
+        except ConfigError:
+            self.is_refused = True
+            raise
+        except SystemExit:  # the answer to SIGTERM while Ray starts, or nodes are waited for
             if interrupts.is_set:
                 return
             raise
@@ -346,7 +351,7 @@ class Controller:
         if self._experiment.launcher == "inline":
             return InlineLauncher(self._plan, lambda: interrupts.is_set, self._hung)
         if self._experiment.launcher == "ray":
-            return RayLauncher(self._plan, path)
+            return RayLauncher(self._plan, path, lambda: interrupts.is_set, self._say)
         return LocalLauncher(self._plan, path, self._folder.held)
 
     def _supervise(self, launcher: Launcher) -> None:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -124,6 +125,10 @@ class RunFolder:
     @property
     def _reserve(self) -> Path:
         return self.path / ".reserved"
+
+    def discard(self) -> None:
+        """Remove what was made for a run that was refused before anything was started."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def remove_unfinished(self) -> None:
         """Remove checkpoints and versions that were never finished."""

@@ -7,6 +7,7 @@ takes part: the one that keeps the link of that host. Everything else is as on o
 import atexit
 import contextlib
 import importlib.util
+import ipaddress
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ import msgspec
 
 from srl.core.errors import ConfigError
 from srl.launch.cluster import ClusterLauncher, SubprocessStarter
-from srl.launch.graph.placing import Node, Place, hosts_of_places, place, place_late
+from srl.launch.graph.placing import Node, Place, hosts_of_places, place, place_late, whole
 from srl.launch.graph.plan import Plan
 from srl.transport.control import Failure, Message
 
@@ -33,6 +34,16 @@ _LOOK_SECONDS = 5.0
 _HEAD_SECONDS = 20.0
 """It may be silent so long: after a minute of it Ray ends this process without a word."""
 _GIVE_BACK_SECONDS = 10.0
+_WISH_SECONDS = 30.0
+"""Between two wishes for nodes, where the first was met and did not help."""
+_MOST_WISHES = 100
+"""Actors for whom nodes are wished for at a time, beyond those a run needs."""
+_MARK = 0.0001
+"""Of a resource by which a node is named: the least that Ray counts."""
+_NODE_ID_LENGTH = 56
+_SAY_SECONDS = 30.0
+_KNOCK_SECONDS = 2.0
+"""That a node has to answer before another is taken."""
 _ANSWER_SECONDS = 10.0
 """That Ray has to say which nodes there are."""
 _NOT_OURS = ("CPU", "GPU", "memory", "object_store_memory")
@@ -47,11 +58,20 @@ _NOT_LET_IN = (
 class RayLauncher(ClusterLauncher):
     """Talks to node agents that Ray has started."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        """Connect to the cluster, choose its nodes and set aside what the workers need."""
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        is_stopped: Callable[[], bool] = lambda: False,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        """Connect to the cluster, choose its nodes and set aside what the workers need.
+
+        Where there is too little, wait for it, tell so by `say`, and end by SystemExit when it `is_stopped`.
+        """
         self._cluster = RayCluster(plan.experiment["ray"])
         try:
-            places = self._cluster.place(plan)
+            places = self._cluster.place(plan, is_stopped, say)
             starters = {host: RayStarter(self._cluster, at) for host, at in enumerate(places)}
             placed = msgspec.structs.replace(plan, hosts=hosts_of_places(plan, places))
             more = RayRecruiter(self._cluster, plan, places)
@@ -82,6 +102,9 @@ class RayRecruiter:
         self._cluster = cluster
         self._plan = plan
         self._used = {at.node.id for at in places}
+        self._wishes: list[Any] = []
+        """What an autoscaler sees that there is too little for."""
+        self._wish_at = 0.0
 
     def recruit(self, workers: Sequence[str]) -> Sequence[tuple["RayStarter", Sequence[str]]]:
         """A host on each such node, with as many of the workers as it has room for."""
@@ -89,7 +112,24 @@ class RayRecruiter:
         free = [node for node in there if node.id not in self._used]
         places = place_late(self._plan, workers, free, self._plan.experiment["ray"]["actors"])
         self._used |= {at.node.id for at in places}
+        self._wish([] if places else workers)
+        if places:
+            self._wish_at = 0.0
         return [(RayStarter(self._cluster, at), at.workers) for at in places]
+
+    def _wish(self, workers: Sequence[str]) -> None:
+        """Have an autoscaler add nodes for workers; what was added for them is free a look later."""
+        cluster, now = self._cluster, time.monotonic()
+        if self._wishes:
+            if not workers or any(cluster.is_met(wish) for wish in self._wishes):
+                for wish in self._wishes:
+                    cluster.give_back(wish)
+                self._wishes.clear()
+                self._wish_at = now + _WISH_SECONDS
+        elif workers and now >= self._wish_at and not cluster.is_local:
+            bundles = cluster.bundles(self._plan, workers[:_MOST_WISHES])
+            # each for itself: some are better than none
+            self._wishes = [cluster.wish([bundle]) for bundle in bundles]
 
 
 class RayCluster:
@@ -100,6 +140,8 @@ class RayCluster:
         check_ray(options["address"])
         self._options = options
         self._groups: list[Any] = []
+        self._doors: dict[str, tuple[str, int]] = {}
+        """Node to where its part of Ray listens."""
         address = options["address"]
         if not _is_there_one(address):
             address = "local"
@@ -108,7 +150,7 @@ class RayCluster:
         import ray
 
         self.ray: Any = ray
-        self._is_local = False
+        self.is_local = False
         """It was started here, for this run: no node will join."""
         self._session: Path | None = None
         """What Ray writes about such a one, and leaves behind."""
@@ -140,7 +182,7 @@ class RayCluster:
                 if address != "auto":
                     raise ConfigError(f"--ray.address {address}: {_NOT_LET_IN}")
             self.ray.init("local", include_dashboard=False, **how)
-            self._is_local = True
+            self.is_local = True
             self._session = Path(self.ray._private.worker._global_node.get_session_dir_path())
         except (RuntimeError, ValueError, OSError) as error:
             if address == "local":
@@ -152,6 +194,7 @@ class RayCluster:
         found, here = [], self.ray.get_runtime_context().get_node_id()
         for one in self.ray.nodes():
             has = one["Resources"]
+            self._doors[one["NodeID"]] = (one["NodeManagerAddress"], one["NodeManagerPort"])
             if not one["Alive"] or not has.get("CPU"):
                 continue
             marks = {name for name in has if name not in _NOT_OURS and not name.startswith("node:")}
@@ -196,33 +239,86 @@ class RayCluster:
         self._heard_at = time.monotonic()
         return None
 
-    def place(self, plan: Plan) -> list[Place]:
+    def place(
+        self, plan: Plan, is_stopped: Callable[[], bool], say: Callable[[str], None]
+    ) -> list[Place]:
         """Choose hosts for all workers; waits for nodes that may still join, and that others may leave."""
         wanted = {kind: tuple(self._options[name]) for kind, name in _KINDS.items()}
-        deadline = time.monotonic() + self._options["wait_seconds"]
+        needed = [worker.name for worker in plan.workers if worker.name not in plan.late]
+        now = time.monotonic()
+        deadline, say_at, wish_at, wish = now + self._options["wait_seconds"], now, now, None
         while True:
             try:
-                return place(plan, self.free_nodes(), wanted)
-            except ConfigError:
-                if self._is_local or time.monotonic() > deadline:
+                places = place(plan, self.free_nodes(), wanted)
+                self.give_back(wish)
+                return places
+            except ConfigError as error:
+                now = time.monotonic()
+                if self.is_local or now > deadline:
                     raise
+                if now >= say_at:
+                    say_at = now + _SAY_SECONDS
+                    say(f"waiting for nodes, {deadline - now:.0f} s at most: {error}")
+            if is_stopped():
+                raise SystemExit
+            if wish is not None and self.is_met(wish):  # it has what the run waits for
+                self.give_back(wish)
+                wish, wish_at = None, now + _WISH_SECONDS
+            elif wish is None and now >= wish_at and (bundles := self.bundles(plan, needed)):
+                wish = self.wish(bundles)
             time.sleep(1.0)
 
-    def place_again(self, at: Place) -> Place:
-        """Where a host goes that was lost: where it was while that node lives, or to one with room."""
+    def bundles(self, plan: Plan, workers: Sequence[str]) -> list[dict[str, float]]:
+        """What workers need, as Ray has it; without those who want nodes that nobody can add, by address."""
+        found = []
+        for worker in map(plan.worker, workers):
+            bundle = {"CPU": float(plan.threads(worker.kind))}
+            if gpus := plan.gpus(worker):
+                bundle["GPU"] = whole(gpus)
+            if names := self._options.get(_KINDS.get(worker.kind, ""), ()):
+                mark = next(filter(_is_mark, names), None)
+                if mark is None:
+                    continue
+                bundle[mark] = _MARK
+            found.append(bundle)
+        return found
+
+    def wish(self, bundles: Sequence[dict[str, float]]) -> Any:
+        """A placement group that waits for room: Ray's autoscaler sees it, and adds nodes for it."""
+        group = self.ray.util.placement_group([*bundles], strategy="PACK")
+        self._groups.append(group)
+        return group
+
+    def is_met(self, wish: Any) -> bool:
+        """Whether there is room for it, which it has taken."""
+        table = self.within(_ANSWER_SECONDS, self.ray.util.placement_group_table, wish)
+        return table is not None and table["state"] == "CREATED"
+
+    def knock(self, node: Node) -> "Knock":
+        """Begin to look whether a node answers."""
+        return Knock(*self._doors[node.id])
+
+    def place_again(self, at: Place, *, answers: bool) -> Place | None:
+        """Where a host goes that was lost: where it was if that node lives and `answers`, or to one with room.
+
+        Returns:
+            None where there is none yet. Ray is not asked for a node that does not answer: groups that are asked for
+            later, on other nodes, were seen to wait for that one.
+        """
         there = self.within(_ANSWER_SECONDS, self.nodes)
-        if there is None or any(node.id == at.node.id for node in there):
+        if there is None or (answers and any(node.id == at.node.id for node in there)):
             return at
         kinds = {_KINDS[kind] for kind in _KINDS for name in at.workers if name.startswith(kind)}
         wanted = [set(self._options[kind]) for kind in kinds if self._options[kind]]
         fit = [
             node
             for node in self.within(_ANSWER_SECONDS, self.free_nodes) or ()
-            if node.cores >= at.cores
+            if node.id != at.node.id
+            and node.cores >= at.cores
             and node.gpus >= at.whole_gpus
             and all(names & ({node.address, node.id} | node.marks) for names in wanted)
         ]
-        return at if not fit else replace(at, node=max(fit, key=lambda node: node.cores))
+        return None if not fit else replace(at, node=max(fit, key=lambda node: node.cores))
 
     def set_aside(self, at: Place) -> Any:
         """A placement group with what the workers of a host need, on its node."""
@@ -279,6 +375,37 @@ class RayCluster:
         return answer[0] if answer else None
 
 
+class Knock:
+    """A look whether a node answers, for which nobody waits.
+
+    Ray itself needs a minute to see that a node is silent.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        """Begin to connect."""
+        self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._socket.setblocking(False)
+        self._socket.connect_ex((host, port))
+        self._until = time.monotonic() + _KNOCK_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether somebody has answered, or nobody will."""
+        return self.is_answered or time.monotonic() > self._until
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether somebody has answered until now."""
+        with contextlib.suppress(OSError):
+            self._socket.getpeername()
+            return True
+        return False
+
+    def close(self) -> None:
+        """Look no more."""
+        self._socket.close()
+
+
 class RayStarter:
     """Starts the link of a host through an actor of Ray on its node.
 
@@ -293,12 +420,19 @@ class RayStarter:
         self._group: Any = None
         self._actor: Any = None
         self._started: Any = None
+        self._knock: Knock | None = None
+        self._is_first = True
 
     def start(self, order: bytes) -> None:
-        """Have the node start it; returns at once."""
+        """Have the node start it; returns at once.
+
+        Again, only a node that answers: what was started is gone until there is one.
+        """
         self._end()
+        if not self._is_first and not self._find():
+            return
+        self._is_first = False
         ray = self._cluster.ray
-        self._at = self._cluster.place_again(self._at)
         self.address = self._at.node.address
         self._group = self._cluster.set_aside(self._at)
         where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(self._group)
@@ -307,6 +441,16 @@ class RayStarter:
         remote = ray.remote(**has, scheduling_strategy=where)(SubprocessStarter)
         self._actor = remote.remote(self.address)
         self._started = self._actor.start.remote(order)
+
+    def _find(self) -> bool:
+        """Choose a node that answers; whether there is one."""
+        at = None
+        if self._knock is not None:
+            at = self._cluster.place_again(self._at, answers=self._knock.is_answered)
+            self._knock.close()
+        self._knock = None if at is not None else self._cluster.knock(self._at.node)
+        self._at = at or self._at
+        return at is not None
 
     def failure(self) -> str | None:
         """Why the link has ended; None while it has not, or its node is not ready."""
@@ -322,7 +466,9 @@ class RayStarter:
             return f"Ray could not start it on {self.address}: {error}"
 
     def is_gone(self) -> bool:
-        """Whether its node is."""
+        """Whether its node is, or none was found yet."""
+        if self._knock is not None:
+            return self._knock.is_over
         there = self._cluster.within(_ANSWER_SECONDS, self._cluster.nodes)
         return there is not None and all(node.id != self._at.node.id for node in there)
 
@@ -332,6 +478,8 @@ class RayStarter:
         if self._actor is not None and ray.is_initialized():
             self._cluster.within(grace_seconds + 10, self._close, grace_seconds)
         self._end()
+        if self._knock is not None:
+            self._knock.close()
 
     def _close(self, grace_seconds: float) -> None:
         self._cluster.ray.get(self._actor.close.remote(grace_seconds), timeout=grace_seconds + 5)
@@ -368,6 +516,15 @@ def _own_answers_to_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         if is_asked:
             signal.raise_signal(signal.SIGTERM)
+
+
+def _is_mark(name: str) -> bool:
+    """Whether a node is named by a resource of its own, as new nodes can be."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return len(name) != _NODE_ID_LENGTH
+    return False
 
 
 def _is_there_one(address: str) -> bool:

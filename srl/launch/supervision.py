@@ -131,7 +131,10 @@ class Supervisor:
         unit.progresses = False
         unit.in_a_row += 1
         budget = self._budgets[unit.kind]
-        if unit.in_a_row <= budget:
+        least = self._least.get(unit.kind)
+        is_dispensable = least is not None and self._living(unit.kind) > least
+        # who has no host is not waited for any longer: others wait for what it was to do
+        if unit.in_a_row <= budget and not (failure.is_homeless and is_dispensable):
             wait = self._first_wait * 2 ** (unit.in_a_row - 1) if unit.in_a_row > 1 else 0.0
             wait = min(wait, _LONGEST_WAIT_SECONDS)
             unit.incarnation += 1
@@ -153,13 +156,17 @@ class Supervisor:
     def _give_up(self, unit: _Unit, worker: str, message: str, budget: int) -> Verdict:
         unit.is_given_up = True
         times = f"died {unit.in_a_row} times in a row without progress"
-        there = (u for name, u in self._units.items() if name not in self._late)
-        living = sum(not u.is_given_up for u in there if u.kind == unit.kind)
+        living = self._living(unit.kind)
         if unit.kind in self._least and living >= self._least[unit.kind]:
             note = f"{worker} {times} and is given up ({message}); the run goes on with {living}"
             return Verdict(note=note, given_up=unit.workers)
         how_often = f"; it {times} (--restarts.{_option(unit.kind)} {budget})"
         return Verdict(reason=f"{message}{how_often if budget else ''}")
+
+    def _living(self, kind: str) -> int:
+        """Units of a kind that have come and were not given up."""
+        there = (u for name, u in self._units.items() if name not in self._late)
+        return sum(not u.is_given_up for u in there if u.kind == kind)
 
 
 def _was_all_hung(unit: _Unit, failure: Failure, now: float) -> bool:

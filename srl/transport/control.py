@@ -268,6 +268,8 @@ class Failure(msgspec.Struct, tag=True):
     """The worker raised it, and was not killed."""
     is_final: bool = False
     """It would come again in another life: a wrong option, an env that cannot work."""
+    is_homeless: bool = False
+    """Its host is lost, and there is no other for it."""
     hung_seconds: float = 0.0
     """How long it hung before it was ended for that."""
 

@@ -1,5 +1,6 @@
 """Runs on a Ray cluster of three hosts, which are network namespaces: `make test-cluster`, as root."""
 
+import contextlib
 import importlib.util
 import json
 import shutil
@@ -172,6 +173,98 @@ def test_host_that_is_killed_comes_again(ray_hosts: RayHosts, victim: int, tmp_p
     summary = assert_completed(folder, process, log)
     assert summary["worker_restarts"] >= 1
     ray_hosts.wait_for_nodes(3)
+
+
+SILENT = {
+    "actors": (3, {"trainers": [1], "policies": [2], "actors": [3, 2]}, ("--inference", "shm")),
+    "policies": (2, {"trainers": [1], "policies": [2, 3], "actors": [3]}, ("--inference", "shm")),
+}
+SILENCE_SECONDS = 60.0
+"""30 until a host counts as lost; the rest is for two knocks in vain and for processes that start."""
+
+
+@contextlib.contextmanager
+def silent(ray_hosts: RayHosts, victim: int) -> Iterator[None]:
+    """A host of which nothing is heard any more, not even that its connections end."""
+    ray_hosts.hosts.cut(victim)
+    try:
+        yield
+        assert_nothing_left(ray_hosts, {1, 2, 3} - {victim})
+    finally:
+        ray_hosts.hosts.kill(victim)
+        ray_hosts.hosts.heal(victim)
+        ray_hosts.start_node(victim)
+        ray_hosts.wait_for_nodes(3)
+
+
+def assert_nothing_left(ray_hosts: RayHosts, numbers: set[int]) -> None:
+    """No process of a run."""
+    left = []
+    for pid in (pid for number in numbers for pid in ray_hosts.hosts.pids(number)):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_text()
+            left += [words] if "srl.launch" in words or "srl.workers" in words else []
+    assert left == []
+
+
+@pytest.mark.parametrize("kind", SILENT)
+def test_host_that_is_silent_for_ever_is_replaced_by_another(
+    ray_hosts: RayHosts, kind: str, tmp_path: Path
+) -> None:
+    victim, places, options = SILENT[kind]
+    log, folder = tmp_path / "log", tmp_path / "run"
+    words = ["train", "cartpole", *ray_hosts.options(places), *options, *CARTPOLE]
+    words += ["--actors.count", "1", "--stop.return", "None", "--stop.env-steps", "200000"]
+    process = ray_hosts.start([*words, "--out", str(folder)], log)
+    wait_for_rows(folder, 5, process, log)
+    with silent(ray_hosts, victim):
+        time.sleep(5)
+        rows, deadline = rows_of(folder), time.monotonic() + SILENCE_SECONDS - 5
+        while rows_of(folder) == rows:
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        summary = assert_completed(folder, process, log)
+    assert "nothing was heard of it for 30 s" in log.read_text()
+    assert summary["worker_restarts"] >= 1
+    assert summary["blocks_in_flight"] == 0
+
+
+def test_run_goes_on_without_a_host_that_is_silent_for_ever(
+    ray_hosts: RayHosts, tmp_path: Path
+) -> None:
+    log, folder = tmp_path / "log", tmp_path / "run"
+    where = ray_hosts.options({"trainers": [1], "actors": [2, 3]})
+    words = ["train", "cartpole", *where, *CARTPOLE, "--inference", "inline"]
+    words += ["--actors.count", "4", "--actors.threads", "3", "--actors.min", "2"]
+    # a batch has blocks of all actors: nothing is learned while those of the lost ones are waited for
+    words += ["--max-staleness", "0", "--stop.return", "None", "--stop.env-steps", "100000"]
+    process = ray_hosts.start([*words, "--out", str(folder)], log)
+    wait_for_rows(folder, 3, process, log)
+    with silent(ray_hosts, 3):  # there is no room for its two actors
+        summary = assert_completed(folder, process, log)
+    assert "did not come again within 60 s); the run goes on with 2" in log.read_text()
+    assert summary["worker_restarts"] == 2
+    assert summary["blocks_in_flight"] == 0
+
+
+def test_trainer_on_a_host_that_is_silent_for_ever_ends_the_run(
+    ray_hosts: RayHosts, tmp_path: Path
+) -> None:
+    log, folder = tmp_path / "log", tmp_path / "run"
+    where = ray_hosts.options({"trainers": [3], "actors": [2]})
+    words = ["train", "cartpole", *where, *CARTPOLE, "--inference", "inline"]
+    words += ["--stop.return", "None", "--checkpoint.seconds", "1"]
+    process = ray_hosts.start([*words, "--out", str(folder)], log)
+    wait_for_rows(folder, 10, process, log)
+    with silent(ray_hosts, 3):
+        assert process.wait(SILENCE_SECONDS) == 3, log.read_text()
+    reason = summary_of(folder)["reason"]
+    assert reason == "node-agent: host 0 is lost: nothing was heard of it for 30 s"
+    first = read_checkpoint(latest_checkpoint(folder / "checkpoints"))
+    version = first.manifest["versions"]["main"]
+    more = ["--stop.env-steps", "100000"]
+    process = ray_hosts.start(["resume", str(folder), *more], log)
+    assert assert_completed(folder, process, log)["version"] > version
 
 
 def test_hosts_need_not_see_the_run_folder(

@@ -113,6 +113,26 @@ def test_orders_wait_for_the_host_and_begin_their_workers(hosts):
     assert agents.lose(1, "again")[0].incarnation == 2
 
 
+def test_a_lost_host_is_wanted_while_somebody_is_to_start_there(hosts):
+    agents, lines = hosts
+    lose(agents, lines)
+    assert not agents.is_wanted(1)
+    agents.tell(Restart(["trainer-0"], 2, None))
+    assert not agents.is_wanted(1), "that one is elsewhere"
+    agents.tell(Restart(["actor-0"], 2, None))
+    assert agents.is_wanted(1)
+    found = agents.lose(1, "it did not come", is_missed=True)
+    assert found == [
+        Failure("actor-0", "it did not come", "", 2, is_homeless=True),
+        Failure("actor-1", "it did not come", "", 1, is_homeless=True),
+    ]
+    assert not agents.is_wanted(1), "until somebody says so again"
+    assert agents.give_up(1) == []
+    assert agents.lost() == []
+    agents.stop(None)
+    assert isinstance(lines[0].sent[-1], Stop), "nobody waits for it"
+
+
 def test_others_hear_where_a_host_is_now(hosts):
     agents, lines = hosts
     lose(agents, lines)

@@ -245,7 +245,7 @@ def test_hosts_that_join_are_used(
     made: list[ClusterLauncher] = []
     recruiter = FakeRecruiter(tmp_path / "run")
 
-    def launch(plan: Plan, folder: Path, held: Sequence[int] = ()) -> ClusterLauncher:
+    def launch(plan: Plan, folder: Path, *_: Any) -> ClusterLauncher:
         assert [worker.name for worker in plan.of_kind("actor")] == [
             "actor-0",
             "actor-1",

@@ -41,6 +41,11 @@ def test_trainer_goes_where_the_controller_is_and_actors_where_most_cores_are():
     assert (len(found["1"]), len(found["2"])) == (4, 15)
 
 
+def test_trainer_does_not_follow_actors_to_the_nodes_that_were_named_for_them():
+    found = placed(plan_of(actors__count=2), [HEAD, BIG], actor=("big",))
+    assert found == {"1": ["trainer-0"], "2": ["actor-0", "actor-1"]}
+
+
 def test_trainer_and_policy_workers_on_gpus_go_where_gpus_are():
     options = {"trainers__device": "cuda", "policies__device": "cuda", "policies__count": 2}
     plan = plan_of(actors__count=6, inference="shm", **options)

@@ -9,15 +9,19 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import srl
+from srl.api import find_experiment
 from srl.core.errors import ConfigError
 from srl.launch import ray as ray_launcher
-from srl.launch.ray import RayCluster
+from srl.launch.graph.placing import Node, Place
+from srl.launch.graph.plan import make_plan
+from srl.launch.ray import Knock, RayCluster, RayRecruiter
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray"),
@@ -170,6 +174,127 @@ def test_a_ray_that_does_not_answer_is_asked_once() -> None:
     assert calls == []
 
 
+def test_a_knock_is_answered_where_somebody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        knock = Knock("127.0.0.1", port)
+        deadline = time.monotonic() + 5
+        while not knock.is_answered and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert knock.is_answered
+        assert knock.is_over
+        knock.close()
+    knock = Knock("127.0.0.1", port)
+    assert not knock.is_over, "it may still be answered"
+    knock._until -= 60
+    assert not knock.is_answered
+    assert knock.is_over
+    knock.close()
+
+
+class Nodes:
+    """A cluster of nodes that a test has made up, on which groups are placed when it says so."""
+
+    def __init__(self, *nodes: Node, **options: tuple[str, ...]) -> None:
+        kinds = {"trainers": (), "policies": (), "actors": ()}
+        self.cluster = bare_cluster("")
+        self.cluster._options = {**kinds, "wait_seconds": 60.0, **options}
+        self.cluster.is_local = False
+        self.cluster._groups = []
+        self.there = list(nodes)
+        self.wishes: list[list[dict[str, float]]] = []
+        self.is_met = False
+        self.cluster.nodes = self.cluster.free_nodes = lambda: list(self.there)
+        self.cluster.wish = self._wish
+        self.cluster.give_back = self._give_back
+        self.cluster.is_met = lambda _: self.is_met
+
+    def _wish(self, bundles: list[dict[str, float]]) -> Any:
+        self.wishes.append(bundles)
+        return bundles
+
+    def _give_back(self, group: Any) -> None:
+        if group is not None:
+            self.wishes.remove(group)
+
+
+HERE, FAR = Node("a", "10.0.0.1", 4.0), Node("b", "10.0.0.2", 4.0, marks=frozenset({"big"}))
+
+
+def test_a_host_comes_again_where_it_was_only_if_that_node_answers() -> None:
+    at = Place(HERE, ["actor-0"], cores=3.0)
+    cluster = Nodes(HERE, FAR).cluster
+    assert cluster.place_again(at, answers=True) == at
+    assert cluster.place_again(at, answers=False) == replace(at, node=FAR)
+    assert Nodes(HERE).cluster.place_again(at, answers=False) is None
+    full = replace(FAR, cores=2.0)
+    assert Nodes(HERE, full).cluster.place_again(at, answers=False) is None
+    cluster = Nodes(HERE, FAR, actors=("10.0.0.1",)).cluster
+    assert cluster.place_again(at, answers=False) is None
+    assert Nodes(FAR).cluster.place_again(at, answers=True) == replace(at, node=FAR)
+
+
+def plan_of(*options: str) -> Any:
+    words = ["--launcher", "ray", "--inference", "inline", "--threads", "1", *options]
+    return make_plan(find_experiment("cartpole", words))
+
+
+def test_a_run_wishes_for_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, said, looks = Nodes(HERE, actors=("10.0.0.9", "big")), [], []
+
+    def sleep(_: float) -> None:
+        looks.append([len(wish) for wish in made.wishes])
+        if len(looks) == 3:
+            made.there.append(FAR)  # the autoscaler has added it, and the wish has taken it
+            made.there[1] = replace(FAR, cores=1.0)
+            made.is_met = True
+        if len(looks) == 4:
+            made.there[1] = FAR
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    plan = plan_of("--actors.count", "3", "--ray.actors", "10.0.0.9", "big")
+    places = made.cluster.place(plan, lambda: False, said.append)
+    assert [at.node for at in places] == [HERE, FAR]  # the trainer's, and that of the actors
+    assert looks == [[4], [4], [4], []], "a trainer and three actors, until there is room"
+    assert made.wishes == []
+    assert len(said) == 1
+    assert said[0].startswith("waiting for nodes, 60 s at most: ")
+    wished = made.cluster.bundles(plan, ["trainer-0", "actor-0"])
+    assert wished == [{"CPU": 1.0}, {"CPU": 1.0, "big": 0.0001}]
+
+
+def test_nobody_can_add_a_node_by_its_address() -> None:
+    made = Nodes(HERE, actors=("10.0.0.9", "a" * 56))
+    assert made.cluster.bundles(plan_of("--actors.count", "2"), ["actor-0", "actor-1"]) == []
+
+
+def test_a_run_that_waits_for_nodes_can_be_stopped() -> None:
+    made = Nodes(HERE)
+    with pytest.raises(SystemExit):
+        made.cluster.place(plan_of("--actors.count", "8"), lambda: True, lambda _: None)
+
+
+def test_actors_that_have_no_node_are_wished_for() -> None:
+    made = Nodes(HERE)
+    plan = plan_of("--actors.count", "2", "--actors.max", "4")
+    recruiter = RayRecruiter(made.cluster, plan, [Place(HERE)])
+    late = ["actor-2", "actor-3"]
+    for _ in range(2):
+        assert recruiter.recruit(late) == []
+        assert made.wishes == [[{"CPU": 1.0}]] * 2, "each for itself"
+    made.is_met = True  # and so nothing is free
+    assert recruiter.recruit(late) == []
+    assert made.wishes == []
+    made.there.append(replace(FAR, cores=1.0))
+    found = recruiter.recruit(late)
+    assert [(starter.address, list(workers)) for starter, workers in found] == [
+        ("10.0.0.2", ["actor-2"])
+    ]
+    for wishes in ([[{"CPU": 1.0}]], [], []):  # met again, by room that is not for this run
+        assert recruiter.recruit(["actor-3"]) == []
+        assert made.wishes == wishes
+
+
 @pytest.mark.slow
 def test_node_that_joins_is_used(
     cluster: Any, auditing: str, tmp_path: Path, assert_ledger_adds_up: Any
@@ -217,6 +342,7 @@ def test_too_few_nodes_is_an_error_and_leaves_nothing(
             out=str(tmp_path / "run"),
         )
     assert nothing_is_set_aside(cluster)
+    assert not (tmp_path / "run").exists()  # so that the same command can be tried again
 
 
 def test_unreachable_cluster_is_an_error_at_once(auditing: str, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ class Strangers:
     def close(self) -> None:
         self._is_over.set()
         self._thread.join(60)
+        assert not self._thread.is_alive()  # ZeroMQ aborts where its sockets are closed under it
         self._context.destroy(linger=0)
 
     def _work(self) -> None:
@@ -69,7 +70,8 @@ class Strangers:
             self.ports |= listening_ports(pids)
             with suppress(OSError):  # the run has ended
                 for port in self.ports:
-                    self._strike(port)
+                    if not self._is_over.is_set():
+                        self._strike(port)
                 self.rounds += len(self.ports) >= ENDS
 
     def _strike(self, port: int) -> None:

@@ -158,3 +158,22 @@ def test_run_goes_on_without_its_evaluator(facts: dict[str, Any]):
     assert verdict.given_up == ("evaluator-0",)
     assert "it broke" in str(verdict.note)
     assert died(supervisor, "actor-0", 1, "it broke", 0.0, is_final=True).reason == "it broke"
+
+
+def test_who_has_no_host_is_given_up_at_once_where_enough_others_live():
+    supervisor = make("actor-0", "actor-1", "actor-2", least={"actor": 2}, actors=5)
+    assert died(supervisor, "actor-0", 1, "host 1 is lost", 0.0).given_up == ()
+    assert supervisor.due(0.0)
+    verdict = died(supervisor, "actor-0", 2, "host 1 did not come", 60.0, is_homeless=True)
+    assert verdict.given_up == ("actor-0",)
+    assert verdict.reason is None
+    verdict = died(supervisor, "actor-1", 1, "host 1 did not come", 60.0, is_homeless=True)
+    assert verdict.given_up == (), "two are needed, and its host may still come"
+    assert supervisor.due(60.0)
+
+
+def test_without_a_least_number_who_has_no_host_is_waited_for_by_its_budget():
+    supervisor = make("actor-0", "actor-1", actors=1)
+    assert died(supervisor, "actor-0", 1, "no host", 0.0, is_homeless=True).reason is None
+    assert supervisor.due(0.0)
+    assert died(supervisor, "actor-0", 2, "no host", 60.0, is_homeless=True).reason is not None

@@ -55,7 +55,7 @@ class Place:
     @property
     def whole_gpus(self) -> float:
         """GPUs to set aside: a part of one, or whole ones, for Ray knows nothing between."""
-        return _whole(self.gpus)
+        return whole(self.gpus)
 
     @property
     def free(self) -> float:
@@ -101,12 +101,17 @@ def _gather(
         fit = [p for p in places if need.fits(p)]
         if not fit:
             return [worker]
-        # where others are, then where the controller is, then where most cores are left
-        chosen = max(fit, key=lambda p: (bool(p.workers), p.node.is_here, p.free))
+        # where others are (but actors, whose hosts may be lost), where the controller is, where most cores are left
+        chosen = max(fit, key=lambda p: (_is_core(plan, p), p.node.is_here, p.free))
         chosen.workers.append(worker.name)
         chosen.cores += need.cores
         chosen.gpus += need.gpus
     return []
+
+
+def _is_core(plan: Plan, at: Place) -> bool:
+    """Whether others than actors are there."""
+    return any(plan.worker(name).kind != "actor" for name in at.workers)
 
 
 def _follow(
@@ -188,10 +193,11 @@ class _Need:
             return False
         if node.cores - at.cores < self.cores:
             return False
-        return at.gpus > 0 if self.shares_gpu else node.gpus >= _whole(at.gpus + self.gpus) - 1e-9
+        return at.gpus > 0 if self.shares_gpu else node.gpus >= whole(at.gpus + self.gpus) - 1e-9
 
 
-def _whole(gpus: float) -> float:
+def whole(gpus: float) -> float:
+    """GPUs to set aside for so many: a part of one, or whole ones."""
     return float(math.ceil(gpus - 1e-9)) if gpus > 1 else gpus
 
 
