@@ -6,7 +6,7 @@ the `pollables` of all of its streams together. Every endpoint's `close` may be 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,8 +26,7 @@ class Endpoint(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """Leave to fill one block."""
 
     slot: int
@@ -63,8 +62,7 @@ class SampleProducer(Endpoint, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A block that arrived."""
 
     producer: int

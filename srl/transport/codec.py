@@ -75,11 +75,12 @@ def unpack(data: bytes | memoryview) -> Header:
     """The header in `data`; raises StreamError where these are not the bytes of one."""
     if len(data) != HEADER.size:
         raise StreamError(f"a header has {HEADER.size} bytes, got {len(data)}")
-    magic, version, kind, *rest = HEADER.unpack(data)
+    magic, version, number, sender, incarnation, sequence, a, b, c, d, digest = HEADER.unpack(data)
     if magic != _MAGIC:
         raise StreamError("not a message of SRL")
     if version != FORMAT:
         raise StreamError(f"message format {version}, this SRL speaks {FORMAT}")
-    if kind not in _KINDS:
-        raise StreamError(f"unknown kind of message {kind}")
-    return Header(_KINDS[kind], *rest)
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise StreamError(f"unknown kind of message {number}")
+    return Header(kind, sender, incarnation, sequence, a, b, c, d, digest)

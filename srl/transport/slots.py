@@ -20,6 +20,8 @@ the consumer, for the producer, what was published and abandoned.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
+from operator import le
 
 import numpy as np
 
@@ -154,6 +156,11 @@ class SlotTable:
         """How often the slot was published."""
         return self._published_of[producer][slot]
 
+    def may_receive(self, producer: int, slot: int, generation: int) -> bool:
+        """Consumer on another host: whether the slot is free, and this the generation that comes next."""
+        taken = self._taken_of[producer][slot] & _TAKEN_MASK
+        return self._published_of[producer][slot] == taken == generation - 1
+
     def take(self, producer: int, slot: int, *, dropped: bool) -> None:
         """Consumer: the block was copied out, or dropped; its slot is free again."""
         if self.is_free(producer, slot):
@@ -178,27 +185,39 @@ class SlotTable:
         published, taken = self._published_of[producer], self._taken_of[producer]
         return published.tobytes() + taken.tobytes() + self._abandoned[producer].tobytes()
 
-    def may_be(self, producer: int, account: np.ndarray) -> bool:
+    def may_be(self, producer: int, account: Sequence[int]) -> bool:
         """Producer on another host: whether an account can be true."""
-        received, taken = account[: self.num_slots], account[self.num_slots : -1] & _TAKEN_MASK
-        is_new = not self.sequence(producer) + self.abandoned(producer)
-        most = _TAKEN_MASK if is_new else self._published[producer]
-        return bool((account >= 0).all() and (taken <= received).all() and (received <= most).all())
+        received = account[: self.num_slots]
+        taken = [word & _TAKEN_MASK for word in account[self.num_slots : -1]]
+        most = [_TAKEN_MASK] if self._is_new(producer) else self._published_of[producer]
+        return (
+            min(account) >= 0
+            and all(map(le, taken, received))
+            and all(map(le, received, cycle(most)))
+        )
 
-    def learn(self, producer: int, account: np.ndarray) -> None:
+    def learn(self, producer: int, account: Sequence[int]) -> int:
         """Producer on another host: take over what its consumer has taken.
 
-        Where this table is new, and the consumer knows of blocks that an earlier one has sent, go on from
-        there.
+        Where this table is new, and the consumer knows of blocks that an earlier one has sent or given back,
+        go on from there; returns how many these are.
         """
-        received, taken = account[: self.num_slots], account[self.num_slots : -1]
-        if not self.sequence(producer) + self.abandoned(producer):
-            self._inherited[producer] = received.sum()
+        before = 0
+        if self._is_new(producer):
+            received = account[: self.num_slots]
+            self._inherited[producer] = sum(received)
             self._published[producer] = received
             self._abandoned[producer] = account[-1]
-        done = (taken & _TAKEN_MASK) <= self._published[producer]
-        newer = (taken & _TAKEN_MASK) > (self._taken[producer] & _TAKEN_MASK)
-        np.copyto(self._taken[producer], taken, where=done & newer)
+            before = sum(received) + account[-1]
+        mine, full = self._taken_of[producer], self._published_of[producer]
+        for slot, word in enumerate(account[self.num_slots : -1]):
+            if word != mine[slot] and mine[slot] & _TAKEN_MASK < word & _TAKEN_MASK <= full[slot]:
+                mine[slot] = word
+        return before
+
+    def _is_new(self, producer: int) -> bool:
+        """Whether the producer has neither published nor abandoned anything."""
+        return not any(self._published_of[producer]) and not self._abandoned[producer]
 
     def count_consumed(self, num_blocks: int, consumer: int = 0) -> None:
         """Consumer: blocks copied out earlier are now a learner's."""

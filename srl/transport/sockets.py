@@ -178,21 +178,25 @@ def _use_network(socket: "zmq.Socket[bytes]", address: str, most_bytes: int) -> 
 
 
 def _send(socket: "zmq.Socket[bytes]", *parts: Any) -> None:
-    last = len(parts) - 1
-    for number, part in enumerate(parts):
-        flags = _DONTWAIT if number == last else _MORE
-        socket.send(part, flags, copy=len(part) <= _COPIED_BYTES)
+    *first, last = parts
+    for part in first:
+        socket.send(part, _MORE, copy=len(part) <= _COPIED_BYTES)
+    socket.send(last, _DONTWAIT, copy=len(last) <= _COPIED_BYTES)
 
 
 def _drain(endpoint: Server | Client) -> list[Message]:
-    socket, messages = endpoint.socket, list[Message]()
+    socket, messages, parse = endpoint.socket, list[Message](), endpoint.parse
+    is_router = isinstance(endpoint, Server)
     # Asked first, for mostly there is nothing: an exception costs as much as two messages.
     if not socket.getsockopt(_EVENTS) & _READABLE:  # pyright: ignore[reportOperatorIssue] - a number
         return messages
     try:
         for _ in range(_MOST_AT_ONCE):
             try:
-                messages.append(endpoint.parse(_recv(socket)))
+                # ZeroMQ itself puts who it is from in front of what comes to a router
+                parts: list[Frame] = [socket.recv(_DONTWAIT)] if is_router else []
+                _recv(socket, parts)
+                messages.append(parse(parts))
             except StreamError:
                 endpoint.rejected += 1
     except zmq.Again:  # that was all, or only a part of one is here
@@ -200,15 +204,13 @@ def _drain(endpoint: Server | Client) -> list[Message]:
     return messages
 
 
-def _recv(socket: "zmq.Socket[bytes]") -> list[Frame]:
-    """The parts of a message; large ones where ZeroMQ has put them.
+def _recv(socket: "zmq.Socket[bytes]", parts: list[Frame]) -> None:
+    """Add the parts of a message; large ones where ZeroMQ has put them.
 
     Not by `recv_multipart`, which asks the socket after each part whether there is more.
     """
-    parts: list[Frame] = []
     has_more = True
     while has_more:
         frame: zmq.Frame = socket.recv(_DONTWAIT, False)
         parts.append(frame.bytes if len(frame) <= HEADER.size else frame.buffer)
         has_more = frame.more
-    return parts

@@ -63,6 +63,29 @@ def test_block_that_was_lost_comes_again_and_in_order(hosts):
     assert hosts.ledger().adds_up
 
 
+def test_block_that_no_queue_had_room_for_is_sent_with_the_next_credit(hosts):
+    hosts.consumer(0).grant({0: 1, 1: 0}, 0)
+    hosts.settle()
+    producer = hosts.producer(0)
+    client, hellos = producer._client, producer._hellos
+    send = client.send
+    client.send = lambda header, *frames: False
+    fill_and_send(hosts, 4)
+    client.send = send
+    producer._hello_at = producer._look_at = float("inf")  # no hello is needed for it
+    hosts.consumer(0).grant({0: 2, 1: 0}, 0)
+    arrived = []
+
+    def has_come():
+        producer.poll()
+        arrived.extend(hosts.consumer(0).recv(9))
+        return arrived
+
+    eventually(has_come, "the block")
+    assert [int(d.block.buffer[0]) for d in arrived] == [4]
+    assert (producer._hellos, producer.resent) == (hellos, 0)
+
+
 def test_block_that_comes_twice_is_delivered_once(hosts):
     hosts.consumer(0).grant({0: 1, 1: 0}, 0)
     hosts.settle()
@@ -211,8 +234,8 @@ def test_actor_on_a_new_host_goes_on_where_its_consumer_is(hosts):
 def test_account_of_another_consumer_frees_no_slot_that_was_not_sent():
     table = SlotTable(np.zeros(table_bytes(1, 2), np.uint8), 1, 2)
     table.publish(0, 0)
-    table.learn(0, np.array([0, 0, 5, 5, 0], np.int64))
+    table.learn(0, [0, 0, 5, 5, 0])
     assert not table.is_free(0, 0)
     assert table.is_free(0, 1)
-    table.learn(0, np.array([1, 0, 1, 0, 0], np.int64))
+    table.learn(0, [1, 0, 1, 0, 0])
     assert table.is_free(0, 0)

@@ -210,10 +210,48 @@ def test_new_table_goes_on_from_the_consumers_account_and_counts_its_own():
     for number in (1, 2, 3):
         consumer.receive(0, number % 2, number)
         consumer.take(0, number % 2, dropped=False)
-    producer.learn(0, np.frombuffer(consumer.account_of(0), np.int64))
+    assert producer.learn(0, _words(consumer.account_of(0))) == 3
     assert producer.sequence(0) == 3
     assert producer.inherited(0) == 3
     producer.publish(0, 0)
-    producer.learn(0, np.frombuffer(consumer.account_of(0), np.int64))
+    assert producer.learn(0, _words(consumer.account_of(0))) == 0
     assert producer.sequence(0) == 4
     assert producer.inherited(0) == 3
+
+
+def _words(account):
+    return memoryview(account).cast("q").tolist()
+
+
+def test_slot_receives_its_next_generation_while_it_is_free():
+    table = _table(producers=1)
+    assert table.may_receive(0, 1, 1)
+    assert not table.may_receive(0, 1, 2)
+    table.receive(0, 1, 1)
+    assert not table.may_receive(0, 1, 1)
+    assert not table.may_receive(0, 1, 2), "it is full"
+    table.take(0, 1, dropped=True)
+    assert table.may_receive(0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("account", "may_be"),
+    [
+        ([1, 0, 0, 1, 0, 0, 0], True),
+        ([1, 0, 0, 1 + (1 << 40), 0, 0, 0], True),  # taken and dropped
+        ([1, 0, 0, 2, 0, 0, 0], False),  # taken, and never received
+        ([1, 1, 0, 1, 0, 0, 0], False),  # received, and never sent
+        ([0, 0, -1, 0, 0, -1, 0], False),
+        ([1, 0, 0, 1, 0, 0, -1], False),
+    ],
+)
+def test_account_may_be_of_what_was_published(account, may_be):
+    table = _table(producers=1)
+    table.publish(0, 0)
+    assert table.may_be(0, account) == may_be
+
+
+def test_account_may_be_anything_for_a_new_table():
+    table = _table(producers=1)
+    assert table.may_be(0, [7, 0, 9, 7, 0, 8, 3])
+    assert not table.may_be(0, [7, 0, 9, 7, 0, 10, 3])

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from srl.core.block import Block
 from srl.core.errors import SpecError, StreamError
 from srl.core.spec import Spec
 from srl.core.streams import Delivery, Grant
@@ -16,6 +17,8 @@ from srl.transport.blocks import BlockArena
 from srl.transport.codec import Header, Kind
 from srl.transport.sockets import Client, Frame, Message, Server
 
+# By names of their own: to look a member of an enum up costs a call.
+_HELLO, _BLOCK = Kind.HELLO, Kind.BLOCK
 HELLO_SECONDS = 0.5
 """Between two hellos of a producer while something may be lost."""
 _QUIET_SECONDS = 4.0
@@ -228,11 +231,11 @@ class Consumer:
         header = message.header
         if header.sender not in self._mine:
             server.rejected += 1
-        elif header.kind is Kind.HELLO:
+        elif header.kind is _HELLO:
             self._on_hello(server, message)
         elif self._peers.get(header.sender) != (server, message.peer):
             server.rejected += 1
-        elif header.kind is Kind.BLOCK:
+        elif header.kind is _BLOCK:
             self._on_block(server, message)
         elif header.kind is Kind.ABANDON:
             self._learn_abandoned(server, header.sender, header.a)
@@ -275,9 +278,12 @@ class Consumer:
             return False
         if not self._blocks.table.is_ready(producer, slot, generation):
             return False
-        self._noticed[producer, slot] = generation
-        self._arrived.append(Delivery(producer, slot, self._blocks.block(producer, slot)))
+        self._note(producer, slot, generation, self._blocks.block(producer, slot))
         return True
+
+    def _note(self, producer: int, slot: int, generation: int, block: Block) -> None:
+        self._noticed[producer, slot] = generation
+        self._arrived.append(Delivery(producer, slot, block))
 
     def _learn_abandoned(self, server: Server, producer: int, num_blocks: int) -> None:
         """The table knows of what was abandoned on this host."""

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import zmq
 
 from srl.core.streams import Delivery
@@ -49,6 +48,8 @@ class TcpProducer(Producer):
         self._compression = compression
         self._sent: dict[int, int] = {}
         """Slot to the number of the last hello before it was sent."""
+        self._looked = -1
+        """The last hello whose answer was looked through for blocks that are lost; -1: one was not sent."""
         self.resent = 0
         client = Client(
             context, address, keys=keys, most_bytes=_account_bytes(blocks.table.num_slots)
@@ -63,28 +64,36 @@ class TcpProducer(Producer):
             header, frame = header._replace(c=_PACKED), packed
         if self._client.send(header, frame):
             self._sent[slot] = self._hellos
+        else:
+            self._sent.pop(slot, None)
+            self._looked = -1
 
     def _heed(self, message: Message) -> bool:
         """Free what was taken, send again what was lost."""
         table = self._blocks.table
-        account = np.frombuffer(b"".join(message.frames), np.uint8)
-        if account.nbytes != _account_bytes(table.num_slots) or not table.may_be(
-            self._place, account.view(np.int64)
-        ):
+        data = b"".join(message.frames)
+        if len(data) != _account_bytes(table.num_slots):
             self._client.rejected += 1
             return False
-        account = account.view(np.int64)
-        before = table.sequence(self._place) + table.abandoned(self._place)
-        table.learn(self._place, account)
-        self._started += table.sequence(self._place) + table.abandoned(self._place) - before
-        received = account[: table.num_slots]
+        account = memoryview(data).cast("q").tolist()
+        if not table.may_be(self._place, account):
+            self._client.rejected += 1
+            return False
+        self._started += table.learn(self._place, account)
+        if message.header.c > self._looked:
+            self._send_lost(account, message.header.c)
+        return True
+
+    def _send_lost(self, received: Sequence[int], hello: int) -> None:
+        """Send again what was sent before this hello and is not among what was received, and what never was."""
+        table = self._blocks.table
+        self._looked = hello
         for slot in table.waiting(self._place):
             generation = table.generation(self._place, slot)
             is_there = generation <= received[slot]
-            if not is_there and self._sent.get(slot, -1) < message.header.c:
+            if not is_there and self._sent.get(slot, -1) < hello:
                 self.resent += slot in self._sent
                 self._hand_over(slot, generation)
-        return True
 
 
 class TcpConsumer(Consumer):
@@ -130,33 +139,29 @@ class TcpConsumer(Consumer):
             self._untold[delivery.producer] = self._untold.get(delivery.producer, 0) + 1
 
     def _on_block(self, server: Server, message: Message) -> None:
-        if server.is_remote and not self._land(server, message):
-            return
-        super()._on_block(server, message)
+        if server.is_remote:
+            self._land(server, message)
+        else:
+            super()._on_block(server, message)
 
-    def _land(self, server: Server, message: Message) -> bool:
-        """Copy a block into its slot; False where it does not belong there, or was here before."""
+    def _land(self, server: Server, message: Message) -> None:
+        """Copy a block into its slot and deliver it, unless it does not belong there, or was here before."""
         header, table = message.header, self._blocks.table
         producer, slot = header.sender, header.a
         data = self._data_of(message)
         if data is None or not self._blocks.holds(producer, slot):
             server.rejected += 1
-            return False
+            return
         before = header.sequence - 1 - table.sequence(producer)
         if before < 0:
             self.repeated_notices += 1
-        elif (
-            before
-            or not table.is_free(producer, slot)
-            or header.b != table.generation(producer, slot) + 1
-        ):
+        elif before or not table.may_receive(producer, slot, header.b):
             self.out_of_order += 1  # one before it is missing: both will come again
         else:
             block = self._blocks.block(producer, slot)
-            np.copyto(block.buffer, np.frombuffer(data, np.uint8))
+            block.buffer.data[:] = data
             table.receive(producer, slot, header.sequence)
-            return True
-        return False
+            self._note(producer, slot, header.b, block)
 
     def _data_of(self, message: Message) -> Frame | None:
         """The bytes of a block that a message brings; None where it brings none, or not whole."""

@@ -201,14 +201,15 @@ class Socket:
         else:
             self._network.send(self._address, [self._identity, *parts])
 
-    def recv(self, flags: int, copy: bool) -> "Part":
-        """The next part of the next message; raises zmq.Again where there is none."""
+    def recv(self, flags: int, copy: bool = True) -> "Part | bytes":
+        """The next part of the next message, its bytes with `copy`; raises zmq.Again where there is none."""
         if not self._unread:
             if not self.inbox:
                 raise zmq.Again
             self.process.call()
             self._unread.extend(self.inbox.popleft())
-        return Part(self._unread.popleft(), more=bool(self._unread))
+        part = self._unread.popleft()
+        return part if copy else Part(part, more=bool(self._unread))
 
     def close(self, linger: Any = None) -> None:
         """Be gone."""
