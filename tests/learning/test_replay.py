@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from srl.core.algorithm import Records
@@ -515,6 +515,17 @@ def test_rate_is_held_and_nobody_waits_for_ever(
 
 
 @settings(max_examples=60, deadline=None)
+@example(  # by one bit
+    kind="uniform",
+    window=Window(1, 10, 20),
+    groups=1,
+    shards=1,
+    warm_up=0,
+    rate=0.1,
+    least=True,
+    lost=0.0,
+    seed=0,
+)
 @given(
     kind=st.sampled_from(["uniform", "prioritised", "fifo"]),
     window=st.builds(Window, st.integers(1, 8), st.integers(1, 30), st.integers(0, 20)),

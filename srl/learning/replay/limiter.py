@@ -32,6 +32,10 @@ def make_limiter(
     )
 
 
+_ROUNDING = 1e-3
+"""Of a window: with the least tolerance, who may go on is decided by the last bit of these sums, and both might wait."""
+
+
 class RateLimiter:
     """Counts rows that came and windows that were drawn."""
 
@@ -59,7 +63,7 @@ class RateLimiter:
         self._per_block = samples_per_insert * insert_rows
         self._insert_rows, self._inserters = insert_rows, inserters
         self._warm_up = warm_up
-        self._low = warm_up * samples_per_insert - tolerance
+        self._low = warm_up * samples_per_insert - tolerance - _ROUNDING
         self._high = warm_up * samples_per_insert + tolerance
 
     def may_draw(self, windows: int) -> bool:
