@@ -2,9 +2,10 @@
 
 First every part alone (`srl bench cost`), then one actor and one trainer with inference inside the actor, by a
 policy worker, and by one over the network with encryption: what each process spends more than the parts alone
-is what its streams cost. Last what messages and sums of gradients take between two processes.
+is what its streams cost. With two trainers: what they spend on each other. Last what a message takes.
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment
 from srl.core.spec import Spec
 from srl.launch.graph.config import encode_experiment
@@ -25,15 +27,17 @@ from srl.launch.graph.plan import Plan, make_plan
 from srl.tools.bench.cost import measure_cost, refuse_replay
 from srl.tools.bench.report import host, write_json
 from srl.tools.bench.window import Window, run_window
+from srl.tools.planning.cluster import on_cluster, this_host
 from srl.tools.planning.echo import echo_seconds
-from srl.tools.planning.exchange import exchange_seconds
-from srl.tools.planning.model import Costs
+from srl.tools.planning.model import Costs, Setup, predict
 from srl.tools.tune import cache_folder
 
-_ALONE, _WARM_UP, _WINDOW = 0.35, 0.04, 0.12
-"""Shares of the time: the parts alone, and of each of three runs."""
+_ALONE, _WARM_UP, _WINDOW = 0.32, 0.03, 0.10
+"""Shares of the time: the parts alone, and of each run."""
 _START, _START_RUN = 7.0, 6.0
 """Seconds that pass beside it, about, while processes start and end: in all, and of each run."""
+_HALVINGS = 20
+"""Of the range a time is searched in."""
 _FACTS = ("env", "algorithm", "actors", "precision", "compile", "acting", "policies", "trainers")
 """What costs depend on, of an experiment."""
 Say = Callable[[str], None]
@@ -51,20 +55,18 @@ def calibrate(
     )
     alone = measure_cost(one, experiment.name, seconds * _ALONE)
     windows: dict[str, Window] = {}
-    for name, inference, samples in _runs(experiment):
-        say(f"calibrating: a run, inference {inference}, samples {samples}")
-        changed = replace(one, inference=inference, samples=samples)
+    runs = _runs(experiment)
+    for name, changed in runs.items():
+        say(
+            f"calibrating: a run, inference {changed.inference}, samples {changed.samples}"
+            + (", two trainers" if name == "pair" else "")
+        )
         windows[name] = run_window(changed, warm_up=_WARM_UP * seconds, window=_WINDOW * seconds)
     echoes = {name: echo_seconds(is_far=name == "far") for name in ("near", "far")}
     plan = plan_of(one)
-    exchange = (0.0, 0.0)  # GPUs exchange gradients while they compute them
-    if one.trainers.device == "cpu":
-        exchange = exchange_seconds(_bytes(plan.learning[0].weights_spec()))
-    costs = msgspec.structs.replace(
-        costs_of(one, plan, alone, windows, echoes),
-        exchange_seconds=exchange[0],
-        exchange=exchange[1] * 1e6,
-    )
+    costs = costs_of(one, plan, alone, windows, echoes)
+    if "pair" in windows:
+        costs = with_exchange(costs, on_cluster(runs["pair"], this_host(), plan), windows["pair"])
     shown = {name: msgspec.to_builtins(window) for name, window in windows.items()}
     return costs, {"alone": alone, "windows": shown, "echoes": echoes, "host": host()}
 
@@ -141,6 +143,38 @@ def costs_of(
     )
 
 
+def with_exchange(costs: Costs, setup: Setup, pair: Window) -> Costs:
+    """Costs with what two trainers spend on each other an update.
+
+    Of cores: what both take more than the update does. Of time: as much as makes the model's two trainers as fast
+    as these were. Sums of gradients alone would tell too little: they are a chain of wake-ups, each of which waits
+    for a core where others work.
+
+    Args:
+        costs: without it.
+        setup: of the run.
+        pair: what was seen of it.
+    """
+    learned = costs.update_cpu * costs.shared_update(setup.minibatch, setup.ranks)
+    updates = setup.ranks * setup.minibatches / setup.batch  # of all of them, an env step
+    costs = msgspec.structs.replace(
+        costs, exchange=max(0.0, _us(pair, "trainer") - learned) / updates
+    )
+    rate = pair.env_steps_per_second / _learning_share(pair)
+
+    def exchanging(seconds: float) -> Costs:
+        return msgspec.structs.replace(costs, exchange_seconds=seconds)
+
+    shortest, longest = 0.0, setup.batch / setup.minibatches / rate
+    for _ in range(_HALVINGS):
+        middle = (shortest + longest) / 2
+        if predict(setup, exchanging(middle)).limits["learning"] > rate:
+            shortest = middle
+        else:
+            longest = middle
+    return exchanging(longest)
+
+
 def plan_of(experiment: Experiment[Any]) -> Plan:
     """The plan, with opponents where there are frozen ones."""
     frozen = find_opponents(experiment)
@@ -180,10 +214,35 @@ def one_of_each(experiment: Experiment[Any]) -> Experiment[Any]:
     )
 
 
-def _runs(experiment: Experiment[Any]) -> list[tuple[str, Any, Any]]:
-    """Name, inference and samples of each run; networks of a GPU do not answer inside actors."""
-    runs = [("near", "shm", "shm"), ("far", "tcp", "tcp")]
-    return [("inside", "inline", "shm"), *runs] if experiment.policies.device == "cpu" else runs
+def _runs(experiment: Experiment[Any]) -> dict[str, Experiment[Any]]:
+    """What is run, by name; networks of a GPU do not answer inside actors, nor wait for sums of gradients."""
+    one = one_of_each(experiment)
+    runs = {
+        "near": replace(one, inference="shm", samples="shm"),
+        "far": replace(one, inference="tcp", samples="tcp"),
+    }
+    if one.policies.device == "cpu":
+        runs = {"inside": replace(one, inference="inline", samples="shm"), **runs}
+    if one.trainers.device == "cpu":
+        with contextlib.suppress(ConfigError):  # what two cannot share is not planned for two
+            pair = replace(
+                runs.get("inside", runs["near"]),
+                actors=replace(one.actors, count=2),
+                trainers=replace(one.trainers, count=2),
+            )
+            plan_of(pair)
+            runs["pair"] = pair
+    return runs
+
+
+def _learning_share(window: Window) -> float:
+    """Of its time, how much a trainer works: neither without a batch, nor waiting for the other one's."""
+    waits = [
+        split.get("wait_for_batch", 0.0) + split.get("wait_for_ranks", 0.0)
+        for name, split in window.workers.items()
+        if name.startswith("trainer")
+    ]
+    return max(0.01, 1 - sum(waits) / len(waits))
 
 
 def _us(window: Window, kind: str) -> float:

@@ -117,10 +117,10 @@ def read_cluster(path: Path) -> Cluster:
 
 def _wrong(words: ClusterWords) -> Iterator[str]:
     """Numbers that no cluster has."""
-    if not words.latency_ms >= 0:
-        yield f"latency_ms must be at least 0, got {words.latency_ms:g}"
-    if not words.gbit > 0:
-        yield f"gbit must be more than 0, got {words.gbit:g}"
+    if not 0 <= words.latency_ms < math.inf:
+        yield f"latency_ms must be at least 0 and finite, got {words.latency_ms:g}"
+    if not 0 < words.gbit < math.inf:
+        yield f"gbit must be more than 0 and finite, got {words.gbit:g}"
     cores = {f"nodes[{i}].cores": kind.cores for i, kind in enumerate(words.nodes)}
     cores |= {f"machines.{name}": number for name, number in words.machines.items()}
     for name, number in cores.items():

@@ -62,7 +62,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     version: float = 0.0
     """A version: of the controller and the agent, for all they do about it."""
     exchange_seconds: float = 0.0
-    """An update: until two trainers of a host have added their gradients up, when they do nothing else."""
+    """An update: until two trainers of a host have told each other all they must."""
     exchange: float = 0.0
     """The same, of cores of each."""
     agents: int = 1
@@ -189,7 +189,7 @@ def predict(setup: Setup, costs: Costs) -> Prediction:
         rate, sampling, learning = state.rate, state.sampling, state.learning
     else:  # one after the other, each with all cores
         state = _solve(setup, costs, learns=False, most=network)
-        learning = _learning(setup, costs, _learning_stretch(setup))
+        learning = _learning(setup, costs, _learning_stretch(setup), [0.0] * len(setup.machines))
         sampling = state.rate
         rate = 1 / (1 / sampling + 1 / learning)
     limits = {"sampling": sampling, "learning": learning}
@@ -221,23 +221,26 @@ class _State:
     rows: float = 0.0
     answer: float = 0.0
     load: Sequence[float] = ()
+    others: Sequence[float] = ()
+    """Of the load, what is not of trainers."""
 
 
 def _solve(setup: Setup, costs: Costs, *, learns: bool, most: float) -> _State:
     """Stretch every machine until its processes need what it has."""
-    state = _State([1.0] * len(setup.machines))
+    nothing = [0.0] * len(setup.machines)
+    state = _State([1.0] * len(setup.machines), load=nothing, others=nothing)
     for turn in range(_ITERATIONS):
         state.rows, state.answer = _answers(setup, costs, state)
         state.sampling = _allowed(setup) * sum(
             crew.count * _rate_of_actor(setup, costs, crew, state) for crew in setup.crews
         )
         if learns:
-            state.learning = _learning(setup, costs, state.stretch)
+            state.learning = _learning(setup, costs, state.stretch, state.others)
         rate = min(state.sampling, state.learning, most)
         last = state.rate
         # ever shorter steps: where answers take long, the next rate is far on the other side
         state.rate = rate if not last else last * (rate / last) ** max(0.01, 4 / (8 + turn))
-        state.load = _load(setup, costs, state, learns=learns)
+        state.load, state.others = _load(setup, costs, state, learns=learns)
         moved = abs(state.rate / last - 1) if last else 1.0
         for machine, cores in enumerate(setup.machines):
             before = state.stretch[machine]
@@ -332,8 +335,10 @@ def _answers(setup: Setup, costs: Costs, state: _State) -> tuple[float, float]:
     return requests * rows, idle + waits + took
 
 
-def _learning(setup: Setup, costs: Costs, stretch: Sequence[float]) -> float:
-    """Env steps a second that the trainers could learn."""
+def _learning(
+    setup: Setup, costs: Costs, stretch: Sequence[float], others: Sequence[float]
+) -> float:
+    """Env steps a second that the trainers could learn, beside others that keep these cores busy."""
     far = sum(crew.count * crew.sends_far for crew in setup.crews) / setup.actors
     slowest = max(stretch[setup.machine_of[team.host]] for team in setup.trainers)
     # a tenth of an update is not for threads
@@ -346,13 +351,20 @@ def _learning(setup: Setup, costs: Costs, stretch: Sequence[float]) -> float:
     jitter = _JITTER + (1 - 1 / slowest)
     seconds = own * 1e-6 * (1 + jitter * _expected_highest(setup.ranks)) / setup.ranks
     if setup.ranks > 1:
-        exchange = costs.exchange_seconds * slowest * math.log2(setup.ranks)
+        # a chain of wake-ups: each finds its core taken as often as others have it
+        taken = max(others[m] / setup.machines[m] for m in _machines_of(setup, setup.trainers))
+        delay = max(slowest, 1 / (1 - min(_PACKING, taken)))
+        exchange = costs.exchange_seconds * delay * math.log2(setup.ranks)
         seconds += exchange * setup.minibatches / setup.batch
     if len(setup.trainers) > 1:  # gradients go over the network, twice, once an update
         size = 2 * costs.weights_bytes / setup.bandwidth
         ways = 2 * setup.latency_seconds * math.log2(setup.ranks)
         seconds += (size + ways) * setup.minibatches / setup.batch
     return 1 / seconds
+
+
+def _machines_of(setup: Setup, teams: Iterable[Team]) -> set[int]:
+    return {setup.machine_of[team.host] for team in teams}
 
 
 def _expected_highest(n: int) -> float:
@@ -372,8 +384,10 @@ def _learning_stretch(setup: Setup) -> list[float]:
     return [max(1.0, n / cores) for n, cores in zip(needed, setup.machines, strict=True)]
 
 
-def _load(setup: Setup, costs: Costs, state: _State, *, learns: bool) -> list[float]:
-    """Cores that each machine's processes keep busy at the rate."""
+def _load(
+    setup: Setup, costs: Costs, state: _State, *, learns: bool
+) -> tuple[list[float], list[float]]:
+    """Cores that each machine's processes keep busy at the rate; and without the trainers."""
     load = [0.0] * len(setup.machines)
     share = _allowed(setup) * state.rate / max(state.sampling, 1e-9)
     count = sum(team.count for team in setup.servers)
@@ -392,6 +406,7 @@ def _load(setup: Setup, costs: Costs, state: _State, *, learns: bool) -> list[fl
         load[setup.machine_of[team.host]] += requests * team.count / count * us * 1e-6
     far = sum(crew.count * crew.sends_far for crew in setup.crews) / setup.actors
     shared = costs.shared_update(setup.minibatch, setup.ranks)
+    others = list(load)
     for team in setup.trainers:
         part = team.count / setup.ranks
         us = (costs.update_cpu * shared if learns else 0.0) + far * costs.far_receive
@@ -402,7 +417,7 @@ def _load(setup: Setup, costs: Costs, state: _State, *, learns: bool) -> list[fl
     first = setup.machine_of[setup.trainers[0].host]
     if learns:
         load[first] += state.rate / setup.batch * costs.version * 1e-6
-    return load
+    return load, others
 
 
 def _traffic(setup: Setup, costs: Costs) -> dict[int, tuple[float, float]]:

@@ -15,8 +15,9 @@ from srl.tools.planning.calibrate import (
     one_of_each,
     plan_of,
     read_costs,
+    with_exchange,
 )
-from srl.tools.planning.model import Costs
+from srl.tools.planning.model import Costs, Crew, Setup, Team, predict
 
 COSTS = Costs(env=10.0, call=100.0, inference=((1, 50.0), (64, 2.0)), update=20.0, update_cpu=20.0)
 
@@ -203,30 +204,74 @@ def test_calibration_of_a_real_experiment(tmp_path, monkeypatch, capsys):
     assert costs.update > 1
     assert 0 < costs.answer_seconds < 0.1
     assert 0 < costs.exchange_seconds < 1
+    assert costs.exchange > 0
     assert main(["plan", "cartpole"]) == 0
     assert "costs as measured before" in capsys.readouterr().out
 
 
 def test_how_long_it_takes_is_said_with_what_starts():
     experiment = find_experiment("cartpole")
-    assert expected_seconds(experiment, 15) == pytest.approx(39, rel=0.1)  # as it took
-    assert expected_seconds(experiment, 5) == pytest.approx(29, rel=0.1)
+    assert expected_seconds(experiment, 60) == pytest.approx(90, rel=0.1)  # as it took
+    assert expected_seconds(experiment, 15) == pytest.approx(44, rel=0.1)
 
 
-def test_an_experiment_is_calibrated_with_one_of_each(monkeypatch):
+def test_what_two_trainers_spend_on_each_other():
+    facts = {
+        "crews": (Crew(2, 0),),
+        "servers": (),
+        "trainers": (Team(2, 0),),
+        "machines": (100.0,),
+        "machine_of": (0,),
+        "groups": 1,
+        "envs": 8,
+        "batch": 1000,
+        "minibatches": 10,
+    }
+    setup = Setup(**facts, minibatch=100)
+    costs = Costs(env=1.0, inference=((1, 0.1),), update=20.0, update_cpu=20.0)
+    shares = {"wait_for_batch": 0.15, "wait_for_ranks": 0.05, "learn": 0.8}
+    # 40,000 env steps/s, and 50,000 if both worked all the time: 20 us each, of which 10 (1.06 with what they
+    # wait for the last) are updates; the rest is for each other, once in 100 env steps
+    workers = {"trainer-0": shares, "trainer-1": shares, "actor-0": {"env": 1.0}}
+    cores = {"trainer-0": 0.6, "trainer-1": 0.6, "actor-0": 1.0}
+    found = with_exchange(costs, setup, Window(10.0, 400_000, 400, workers, cores, 0.0))
+    assert found.exchange_seconds == pytest.approx((20e-6 - 10e-6 * 1.0577) * 100, rel=0.01)
+    # 30 us of cores an env step: 10 more than the update; an update is every 100 of them, of both
+    assert found.exchange == pytest.approx(10.0 * 100 / 2)
+    assert predict(setup, found).limits["learning"] == pytest.approx(50_000, rel=0.001)
+
+
+def test_an_experiment_is_calibrated_with_one_of_each_and_two_trainers(monkeypatch):
     seen = []
     module = "srl.tools.planning.calibrate"
     monkeypatch.setattr(f"{module}.measure_cost", lambda e, n, s: seen.append(e))
     monkeypatch.setattr(f"{module}.run_window", lambda e, **_: seen.append(e))
     monkeypatch.setattr(f"{module}.echo_seconds", lambda *, is_far: 0.0)
     monkeypatch.setattr(f"{module}.costs_of", lambda *_: COSTS)
+    monkeypatch.setattr(f"{module}.with_exchange", lambda costs, *_: costs)
     experiment = find_experiment("cartpole", ["--actors.count", "4", "--trainers.count", "2"])
     said = []
     calibrate(experiment, 60.0, said.append)
-    assert said[0].startswith("calibrating for about 75 s")  # 50 of them measure, processes start
-    assert {(e.actors.count, e.trainers.count, e.launcher) for e in seen} == {(1, 1, "local")}
-    assert [(e.inference, e.samples) for e in seen[1:]] == [
+    assert said[0].startswith("calibrating for about 81 s")  # 50 of them measure, processes start
+    *single, pair = seen
+    assert {(e.actors.count, e.trainers.count, e.launcher) for e in single} == {(1, 1, "local")}
+    assert (pair.actors.count, pair.trainers.count, pair.inference) == (2, 2, "inline")
+    assert [(e.inference, e.samples) for e in single[1:]] == [
         ("inline", "shm"),
         ("shm", "shm"),
         ("tcp", "tcp"),
     ]
+
+
+def test_what_two_trainers_cannot_share_is_not_calibrated_for_two(monkeypatch):
+    seen = []
+    module = "srl.tools.planning.calibrate"
+    monkeypatch.setattr(f"{module}.measure_cost", lambda e, n, s: None)
+    monkeypatch.setattr(f"{module}.run_window", lambda e, **_: seen.append(e))
+    monkeypatch.setattr(f"{module}.echo_seconds", lambda *, is_far: 0.0)
+    monkeypatch.setattr(f"{module}.costs_of", lambda *_: COSTS)
+    # a batch is one block
+    words = ["--actors.envs", "8", "--actors.groups", "1", "--algorithm.batch-size", "256"]
+    words += ["--algorithm.rollout", "32"]
+    assert calibrate(find_experiment("cartpole", words), 60.0, lambda _: None)[0] == COSTS
+    assert {e.trainers.count for e in seen} == {1}

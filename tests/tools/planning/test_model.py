@@ -84,6 +84,17 @@ def test_trainers_that_share_minibatches_pay_for_smaller_ones_and_for_their_sums
     assert one.env_steps_per_second == pytest.approx(50_000)
 
 
+def test_sums_of_gradients_wait_for_cores_that_others_keep_busy():
+    facts = {"trainers": (Team(2, 0),), "minibatches": 100, "max_staleness": 1}
+    slow = costs(exchange_seconds=1e-2, exchange=0.0)
+    quiet = predict(setup(crews=(Crew(4, 0),), machines=(1000.0,), **facts), slow)
+    found = predict(setup(crews=(Crew(4, 0),), machines=(2.0,), **facts), slow)
+    own = 20e-6 * (1 + 0.1 * 0.577) / 2
+    assert quiet.limits["learning"] == pytest.approx(1 / (own + 1e-4), rel=0.01)
+    others = found.env_steps_per_second * 30e-6 / 2  # an env step of an actor takes 30 us
+    assert found.limits["learning"] == pytest.approx(1 / (own + 1e-4 / (1 - others)), rel=0.01)
+
+
 def test_a_crowd_before_slow_answers_is_solved_for():
     """Requests that pile up make the next turn so slow that nobody asks: the steps must get shorter."""
     crowd = setup(crews=(Crew(500, 0, (0,)),), servers=(Team(1, 0),), batch=10**7)
