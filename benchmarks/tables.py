@@ -144,15 +144,18 @@ def beside_sb3() -> str:
 def staleness() -> str:
     cells = read("staleness")
     kinds = dict.fromkeys(name.partition(",")[0] for name, cell in cells.items() if cell["runs"])
-    steps = dict.fromkeys(name.rpartition(" ")[2] for name in cells)
+    steps = sorted({name.rpartition(" ")[2] for name in cells}, key=int)
     rows = []
     for kind in kinds:
         row = [f"`{kind}`"]
         for step in steps:
             runs = cells.get(f"{kind}, staleness {step}", {"runs": []})["runs"]
-            returns = ", ".join(number(run["eval_return"]) for run in runs)
+            best, sampled = (
+                ", ".join(number(run[name]) for run in runs)
+                for name in ("eval_return", "mean_return")
+            )
             old = sum(run["staleness_mean"] for run in runs) / max(1, len(runs))
-            row.append(f"{returns} (mean age {old:.1f})" if runs else "")
+            row.append(f"{best}; training {sampled} (mean age {old:.1f})" if runs else "")
         rows.append(row)
     head = ("", *(f"`--max-staleness {step}`" for step in steps))
     return table(head, rows, "python benchmarks/staleness.py")

@@ -4,9 +4,9 @@ Loss of a minibatch, over its valid rows:
 
     − mean w·log π(a|s)·A  +  value_weight · ½ mean (V(s) − v)²  −  entropy_weight · mean entropy
 
-where v are V-trace targets and A the advantages that belong to them, by the values of the weights before
-the batch, and w = min(ρ̄, π(a|s) / μ(a|s)) by the same weights: μ is the policy that acted, an older one
-where `--max-staleness` allows it. Each batch is passed over once. How a batch is learned:
+where v are V-trace targets and A the advantages that belong to them, by the weights before the batch, and
+w = min(ρ̄, π(a|s) / μ(a|s)) by the weights of each step: μ is the policy that acted, an older one where
+`--max-staleness` allows it. Each batch is passed over once. How a batch is learned:
 `srl/nets/on_policy.py`; V-trace: `srl/ops/vtrace.py`.
 """
 
@@ -65,7 +65,8 @@ class Impala(OnPolicyLearner[ImpalaConfig]):
         """V-trace's, by the weights of now."""
         log_prob, value = self._recompute(self.policy.network, chunks, batch)
         clips = {"weight_clip": self.config.weight_clip, "trace_clip": self.config.trace_clip}
-        return self._vtrace(chunks, batch, log_prob, value, **clips)
+        estimate = self._vtrace(chunks, batch, log_prob, value, **clips)
+        return estimate._replace(more={})  # the loss has weights of its own
 
     def loss(
         self, rows: Minibatch, settings: Settings, count: Tensor
@@ -73,7 +74,9 @@ class Impala(OnPolicyLearner[ImpalaConfig]):
         """This rank's part of the loss of a minibatch of `count` rows, and what to report, all `[]`."""
         config, learned, mask = self.config, rows.fields, rows.mask
         distribution, value = self._shown(rows)
-        log_prob, weight = distribution.log_prob(learned["action"]), learned["weight"]
+        log_prob = distribution.log_prob(learned["action"])
+        # anew at every step: the steps before it, of this batch too, made the policy another one
+        weight = (log_prob.detach() - learned["log_prob"]).exp().clamp(max=config.weight_clip)
         entropy = masked_mean(distribution.entropy(), mask, count)
         policy_loss = policy_gradient_loss(
             log_prob, weight * learned["advantage"], mask=mask, count=count

@@ -35,7 +35,7 @@ def cartpole_dqn() -> Experiment[DQNConfig]:
 
 
 def cartpole_rainbow() -> Experiment[DQNConfig]:
-    """Return 412 and 500 at 80k env steps (seeds 1, 2); Rainbow is all of DQN's options together."""
+    """Return >= 475 at 80k env steps; Rainbow is all of DQN's options together."""
     return Experiment(
         name="cartpole-rainbow",
         env=ENV,
@@ -53,7 +53,8 @@ def cartpole_rainbow() -> Experiment[DQNConfig]:
             dueling=True,
             n_step=3,
             distribution="c51",
-            value_range=(0.0, 10.0),
+            # Twice what returns can be, so that those of a good policy do not end at the last atom.
+            value_range=(0.0, 20.0),
             noisy=0.2,
             learning_rate=1e-3,
             learning_rate_schedule="linear",
@@ -66,30 +67,32 @@ def cartpole_rainbow() -> Experiment[DQNConfig]:
 
 
 def cartpole_r2d2() -> Experiment[DQNConfig]:
-    """Return 486 and 422 at 100k env steps (seeds 1, 2); R2D2 learns from sequences, by a memory not needed here."""
+    """Return 500, 500 and 322 at 100k env steps (seeds 1, 2, 3); R2D2's memory is not needed here."""
     return Experiment(
         name="cartpole-r2d2",
         env=ENV,
         algorithm=DQNConfig(
-            rollout=16,
+            rollout=8,
             replay=ReplayConfig(
                 kind="prioritised",
                 capacity=100_000,
                 batch=32,
-                steps=4,
+                steps=8,
                 warm_up=2000,
-                samples_per_insert=2,
+                samples_per_insert=4,
             ),
             dueling=True,
-            n_step=3,
+            # The paper's five, and a copy of the target network every 400 env steps, 250 in all: rewards
+            # move back by 1,250 steps in a run, where values need some hundred to be known.
+            n_step=5,
             huber=10.0,
             rescale=True,
             memory="lstm",
             memory_size=64,
-            chunk=16,
+            chunk=8,
             burn_in=4,
             hidden=(64,),
-            learning_rate=2e-3,
+            learning_rate=1e-3,
             learning_rate_schedule="linear",
             target_interval=50,
             target_rate=1.0,

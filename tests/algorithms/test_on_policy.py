@@ -288,8 +288,10 @@ def test_a_gpu_learns_what_the_cpu_learns(name, memory):
 @pytest.mark.parametrize("memory", [{}, MEMORY], ids=["plain", "memory"])
 def test_where_the_policy_has_not_moved_impala_is_a2c_and_appo_is_ppo(memory):
     options = SMALL | NORMALISED | memory | {"adam_epsilon": 0.1, "learning_rate": 0.02}
+    # one step a batch: before a second one the policy has moved, and IMPALA weighs by how far
+    whole = options | {"minibatch_size": T * B}
     pairs = [
-        (A2CConfig(**options), ImpalaConfig(**options, gae_lambda=0.95)),
+        (A2CConfig(**whole), ImpalaConfig(**whole, gae_lambda=0.95)),
         (PPOConfig(**options), APPOConfig(**options)),
     ]
     for pair in pairs:

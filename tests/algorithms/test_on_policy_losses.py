@@ -98,14 +98,29 @@ def test_a2c():
     assert loss == pytest.approx(policy + 0.5 * critic - 0.01 * ENTROPY, rel=1e-5)
 
 
-def test_impala_weighs_the_policy_gradient():
+def test_impala_weighs_the_policy_gradient_by_the_policy_of_the_step():
     learner = make(ImpalaConfig, value_weight=0.5, entropy_weight=0.0)
-    advantages = {"advantage": [2.0, -1.0, 99.0], "weight": [0.5, 1.0, 99.0]}
-    loss, metrics = of(learner, minibatch(**RECORDED, **advantages, target=[3.0, 4.0, 99.0]))
+    rows = minibatch(**RECORDED, advantage=[2.0, -1.0, 99.0], target=[3.0, 4.0, 99.0])
+    loss, metrics = of(learner, rows)
+    # w = min(1, π / μ): ¼ / ½ and ¾ / ½; no gradient flows into it
     policy = -(0.5 * QUARTER * 2 + THREE * -1) / 2
     assert metrics["policy_loss"] == pytest.approx(policy, rel=1e-5)
     assert metrics["weight"] == 0.75
     assert loss == pytest.approx(policy + 0.5 * 1.25, rel=1e-5)
+    # an earlier step of the same batch made it (½, ½): both weights are 1
+    show(learner.policy.network, probability=0.5, value=2.0)
+    loss, metrics = of(learner, rows)
+    assert metrics["policy_loss"] == pytest.approx(-math.log(0.5) * (2 - 1) / 2, rel=1e-5)
+    assert metrics["weight"] == 1.0
+
+
+def test_no_gradient_flows_into_impalas_weights():
+    learner = make(ImpalaConfig, value_weight=0.0, entropy_weight=0.0)
+    rows = minibatch(**RECORDED, advantage=[2.0, 0.0, 99.0], target=[0.0] * 3)
+    learner.loss(rows, {}, torch.tensor(2.0))[0].backward()
+    # −½·w·A·∂ log π(0) / ∂ logit 0, with w = ½, A = 2 and 1 − π(0) = ¾
+    gradient = learner.policy.network.policy_head.logits.bias.grad
+    assert gradient[0].item() == pytest.approx(-0.5 * 0.5 * 2 * 0.75, rel=1e-5)
 
 
 def test_appo_clips_by_the_proximal_policy_and_weighs_by_the_behaviour():
@@ -144,7 +159,8 @@ def test_vtrace_is_estimated_by_the_weights_of_now(kind):
     chunks = Chunks(batch, AGENT, learner.policy.records, learner.policy.device)
     estimate = learner._estimate(chunks, batch)
     # ratios ½ and 1½, clipped: w = c = (½, 1, ½, 1); δ = 1 + ½·2 − 2 = 0: all targets are V
-    np.testing.assert_allclose(estimate.more["weight"], [[0.5] * 2, [1] * 2] * 2, rtol=1e-5)
+    if kind is APPOConfig:  # IMPALA's are of every step anew
+        np.testing.assert_allclose(estimate.more["weight"], [[0.5] * 2, [1] * 2] * 2, rtol=1e-5)
     np.testing.assert_allclose(estimate.target, np.full((4, 2), 2.0), rtol=1e-5)
     np.testing.assert_allclose(estimate.advantage, np.zeros((4, 2)), atol=1e-5)
     batch["reward"][3] = 3.0  # δ_3 = 2: E_3 = 2, E_2 = ½·½·2 = ½, E_1 = ½·½, E_0 = ½·½·¼

@@ -39,9 +39,15 @@ RESULTS: dict[str, Any] = {
         }
     },
     "staleness": {
-        "ppo, staleness 0": {"runs": [{"eval_return": 500.0, "staleness_mean": 0.0}]},
-        "ppo, staleness 16": {"runs": [{"eval_return": 123.0, "staleness_mean": 15.6}]},
-        "appo, staleness 0": {"runs": [{"eval_return": 499.0, "staleness_mean": 0.0}]},
+        "ppo, staleness 0": {
+            "runs": [{"eval_return": 500.0, "mean_return": 450.0, "staleness_mean": 0.0}]
+        },
+        "ppo, staleness 16": {
+            "runs": [{"eval_return": 123.0, "mean_return": 90.0, "staleness_mean": 15.6}]
+        },
+        "appo, staleness 0": {
+            "runs": [{"eval_return": 499.0, "mean_return": 440.0, "staleness_mean": 0.0}]
+        },
         "appo, staleness 16": {"runs": []},
     },
 }
@@ -85,8 +91,9 @@ def test_both_sides_are_told_with_their_intervals(filled: Any) -> None:
 def test_staleness_has_a_row_an_algorithm(filled: Any) -> None:
     head, _, ppo, appo = filled("staleness")
     assert head == "|  | `--max-staleness 0` | `--max-staleness 16` |"
-    assert ppo == "| `ppo` | 500 (mean age 0.0) | 123 (mean age 15.6) |"
-    assert appo == "| `appo` | 499 (mean age 0.0) |  |"
+    old = "123; training 90 (mean age 15.6)"
+    assert ppo == f"| `ppo` | 500; training 450 (mean age 0.0) | {old} |"
+    assert appo == "| `appo` | 499; training 440 (mean age 0.0) |  |"
 
 
 def test_curves_are_drawn_from_the_first_return_on(tmp_path: Path) -> None:
