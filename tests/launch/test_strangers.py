@@ -3,27 +3,28 @@ are nowhere to be read."""
 
 import base64
 import os
-import random
-import socket
+import subprocess
+import sys
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-import zmq
 from zmq.utils import z85
 
 import srl
 from srl.launch import cluster, local
-from srl.transport.keys import Keys, make_keys, use_keys
+from srl.transport.keys import Keys, make_keys
+from tests.launch.stranger import SCANS
 from tests.launch.test_cluster import children_of, place
 
 ROUNDS = 3
 ENDS = 2
 """That listen at least: of the trainer, and of the policy worker."""
-TLS_HELLO = bytes.fromhex("16030100a5010000a10303") + bytes(range(160))
-SCANS = (b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", TLS_HELLO, random.Random(1).randbytes(3000))
+STRANGER = Path(__file__).with_name("stranger.py")
+STRIKE_SECONDS = 50
 
 
 def listening_ports(pids: list[int]) -> set[int]:
@@ -38,13 +39,12 @@ def listening_ports(pids: list[int]) -> set[int]:
 
 
 class Strangers:
-    """Find the run's ports and try everything at them, until it is over."""
+    """Find the run's ports and try everything at them (`stranger.py`), until it is over."""
 
     def __init__(self, made: list[Keys]) -> None:
         self._made = made
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
-        self._context: zmq.Context[Any] = zmq.Context()
         self.rounds = 0
         self.ports: set[int] = set()
         self.seen: dict[str, bytes] = {}
@@ -53,9 +53,8 @@ class Strangers:
 
     def close(self) -> None:
         self._is_over.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()  # ZeroMQ aborts where its sockets are closed under it
-        self._context.destroy(linger=0)
+        self._thread.join(STRIKE_SECONDS + 5)
+        assert not self._thread.is_alive()
 
     def _work(self) -> None:
         while not self._is_over.wait(0.05):
@@ -68,27 +67,19 @@ class Strangers:
             if self.rounds == ROUNDS:
                 continue
             self.ports |= listening_ports(pids)
-            with suppress(OSError):  # the run has ended
-                for port in self.ports:
-                    if not self._is_over.is_set():
-                        self._strike(port)
-                self.rounds += len(self.ports) >= ENDS
+            struck = [not self._is_over.is_set() and self._strike(port) for port in self.ports]
+            self.rounds += len(self.ports) >= ENDS and all(struck)
 
-    def _strike(self, port: int) -> None:
-        for data in SCANS:
-            with socket.create_connection(("127.0.0.1", port), timeout=5) as scanner:
-                scanner.sendall(data)
-        keys, other = self._made[0], make_keys()
-        for pair, server in ((None, None), (other, other), (other, keys), (keys, keys)):
-            peer = self._context.socket(zmq.DEALER)
-            if pair is not None and server is not None:
-                use_keys(peer, pair, serves=False)
-                peer.setsockopt(zmq.CURVE_SERVERKEY, server.public.encode())
-            peer.connect(f"tcp://127.0.0.1:{port}")
-            peer.send_multipart([b"junk", bytes(100)])
-            self._is_over.wait(0.05)
-            # who has the keys is given the time to be heard, also by a host that has much to do
-            peer.close(linger=5000 if pair is keys else 0)
+    def _strike(self, port: int) -> bool:
+        """Whether all was tried: the run may have ended meanwhile."""
+        done = subprocess.run(
+            [sys.executable, str(STRANGER)],
+            input=msgspec.json.encode({"port": port, "keys": self._made[0]}),
+            capture_output=True,
+            timeout=STRIKE_SECONDS,
+            check=False,
+        )
+        return done.returncode == 0
 
 
 @pytest.mark.parametrize("hosts", [{}, {"policy-0": 1, "actor-0": 2}], ids=["one host", "links"])
