@@ -117,7 +117,7 @@ class DQNConfig:
     network: str | None = None
     """Your own encoder of observations, module:Object or file.py:Object; None: by their shapes."""
     encoder: EncoderKind = "nature"
-    """Images by Nature's network or by IMPALA's deeper resnet; entities: sets of them."""
+    """Images by Nature's network, a light one, or IMPALA's deeper resnet; entities: sets of them."""
     hidden: tuple[int, ...] = (128, 128)
     """Layer sizes of each stream."""
     activation: Activation = "relu"

@@ -41,8 +41,9 @@ class ActorCriticConfig:
     network: str | None = None
     """Your own encoder of observations, module:Object or file.py:Object; None: by their shapes."""
     encoder: EncoderKind = "nature"
-    """Images by Nature's network or by IMPALA's deeper resnet; entities: Nature's, and observations
-    [n, d] are sets whose entities look at each other, those where NAME_mask [n] is 0 left out."""
+    """Images by Nature's network, a light one with a third of its work, or IMPALA's deeper resnet; entities:
+    Nature's, and observations [n, d] are sets whose entities look at each other, those where NAME_mask
+    [n] is 0 left out."""
     encoder_width: int = 1
     """With resnet: how many times its 16, 32 and 32 channels."""
     entity_size: int = 128

@@ -11,9 +11,12 @@ from srl.nets.precision import layer_dtype
 
 NATURE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
 """Channels, kernel, stride, padding of each layer (Mnih et al. 2015)."""
+LIGHT = ((16, 8, 4, 0), (32, 4, 2, 0))
+"""A third of Nature's work, for hosts without a GPU (Mnih et al. 2013)."""
 SMALL = ((16, 3, 1, 1), (32, 3, 1, 1))
 """For images that are too small for Nature's kernels (grid worlds, MinAtar)."""
 SMALLEST_FOR_NATURE = 36
+NATURE_FEATURES, LIGHT_FEATURES = 512, 256
 _FOLD = 4
 """Side of the squares that `_folded` makes channels: bytes are moved four at a time."""
 
@@ -41,16 +44,19 @@ def moved_channels(images: Tensor, is_first: bool) -> Tensor:
 
 
 class ConvNet(nn.Module):
-    """Nature's network of images, `[N, *shape]` uint8 (divided by 255) or float, H×W×C or C×H×W.
+    """Nature's network, or the light one, of images `[N, *shape]`, uint8 (divided by 255) or float, H×W×C or C×H×W.
 
     A fourth axis before these is a stack of images: its images are channels of one.
     """
 
-    def __init__(self, shape: tuple[int, ...], num_features: int = 512) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], num_features: int | None = None, *, is_light: bool = False
+    ) -> None:
         super().__init__()
-        self.num_features = num_features
+        self.num_features = num_features or (LIGHT_FEATURES if is_light else NATURE_FEATURES)
         self._channels_first, channels, height, width = image_size(shape)
-        layers = NATURE if min(height, width) >= SMALLEST_FOR_NATURE else SMALL
+        large = LIGHT if is_light else NATURE
+        layers = large if min(height, width) >= SMALLEST_FOR_NATURE else SMALL
         _, kernel, stride, padding = layers[0]
         self.folds = self._channels_first and (stride, padding) == (_FOLD, 0)
         self.folds &= not (kernel % _FOLD or height % _FOLD or width % _FOLD)
@@ -66,7 +72,7 @@ class ConvNet(nn.Module):
             channels = num_outputs
             height = (height + 2 * padding - kernel) // stride + 1
             width = (width + 2 * padding - kernel) // stride + 1
-        self.output = Linear(channels * height * width, num_features, math.sqrt(2))
+        self.output = Linear(channels * height * width, self.num_features, math.sqrt(2))
 
     def forward(self, images: Tensor) -> Tensor:
         """`[N, *shape]` to `[N, num_features]`.

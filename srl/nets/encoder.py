@@ -17,7 +17,7 @@ from srl.nets.normaliser import Normaliser
 from srl.nets.resnet import ResNet
 from srl.ops.normalise import moments_of
 
-EncoderKind = Literal["nature", "resnet", "entities"]
+EncoderKind = Literal["nature", "light", "resnet", "entities"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ def make_part(
     if observation.categories:
         return OneHot(observation.categories * observation.stack)
     if is_image(observation):
-        return ResNet(shape, options.width) if options.kind == "resnet" else ConvNet(shape)
+        if options.kind == "resnet":
+            return ResNet(shape, options.width)
+        return ConvNet(shape, is_light=options.kind == "light")
     return Flat(shape, normalise=normalise)
 
 
@@ -161,8 +163,8 @@ class EntityEncoder(Encoder):
 
 def check_encoder(observations: Sequence[Observation], kind: EncoderKind) -> None:
     """Raise ConfigError where there is nothing for an encoder of this kind."""
-    if kind == "resnet" and not any(is_image(o) for o in observations):
-        raise ConfigError("algorithm.encoder resnet needs an image: an observation of three axes")
+    if kind in ("light", "resnet") and not any(is_image(o) for o in observations):
+        raise ConfigError(f"algorithm.encoder {kind} needs an image: an observation of three axes")
     if kind == "entities" and not any(is_set(o) for o in observations):
         raise ConfigError(
             "algorithm.encoder entities needs a set: an observation [n, d] of numbers"

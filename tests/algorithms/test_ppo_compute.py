@@ -30,6 +30,7 @@ CASES = {
     "vector": (VECTOR, {}),
     "real": (REAL, {"normalise_observations": True, "normalise_returns": True}),
     "frames": (FRAMES, {"hidden": (), "learning_rate": 0.003}),
+    "light": (FRAMES, {"hidden": (), "learning_rate": 0.003, "encoder": "light"}),
     "resnet": (THUMBNAILS, {"hidden": (), "learning_rate": 0.001, "encoder": "resnet"}),
     "memory": (VECTOR, MEMORY),
     "transformer": (VECTOR, TRANSFORMER | {"learning_rate": 0.01}),

@@ -141,7 +141,7 @@ def test_config_of_an_encoder_is_checked():
         PPOConfig(encoder="entities", entity_size=6)
     with pytest.raises(ConfigError, match=r"encoder must be nature with algorithm.network"):
         PPOConfig(encoder="resnet", network="nets:Own")
-    for kind, needs in (("resnet", "an image"), ("entities", "a set")):
+    for kind, needs in (("resnet", "an image"), ("light", "an image"), ("entities", "a set")):
         with pytest.raises(ConfigError, match=f"algorithm.encoder {kind} needs {needs}"):
             PPOConfig(encoder=kind).records(PLAIN)
 

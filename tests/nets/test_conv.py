@@ -4,13 +4,15 @@ import pytest
 import torch
 from torch.nn import functional
 
-from srl.nets.conv import NATURE, ConvNet
+from srl.nets.conv import LIGHT, NATURE, ConvNet
 
 
 def plainly(net: ConvNet, images: torch.Tensor) -> torch.Tensor:
-    """Nature's network as the paper has it, over `[N, C, H, W]`."""
+    """The network as its paper has it, over `[N, C, H, W]`."""
     x = images.float() / 255 if images.dtype == torch.uint8 else images
-    for layer, (_, _, stride, padding) in zip(net.layers, NATURE, strict=True):
+    for layer, (_, _, stride, padding) in zip(
+        net.layers, LIGHT if len(net.layers) == 2 else NATURE, strict=True
+    ):
         weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
         x = functional.relu(functional.conv2d(x, weight, bias, stride, padding))
     return functional.relu(net.output(x.flatten(1)))
@@ -29,10 +31,12 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("is_light", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_network_and_its_gradients_are_the_plain_ones(case):
+def test_network_and_its_gradients_are_the_plain_ones(case, is_light):
     shape, dtype = CASES[case]
-    net = ConvNet(shape, 16)
+    net = ConvNet(shape, 16, is_light=is_light)
+    assert len(net.layers) == (2 if is_light else 3)
     batch = images(5, *shape, dtype=dtype)
     out = net(batch)
     expected = plainly(net, batch)

@@ -66,6 +66,12 @@ def test_resnet_takes_the_images_and_nothing_else():
     assert encoder.state_dict()["parts.0.stages.0.conv.weight"].shape == (32, 3, 3, 3)
 
 
+def test_light_images_have_half_the_features():
+    seen = (Observation("view", (4, 84, 84), "uint8"),)
+    encoder = make_encoder(seen, EncoderOptions("light"), normalise=False)
+    assert encoder({"view": torch.zeros(2, 4, 84, 84, dtype=torch.uint8)}).shape == (2, 256)
+
+
 BOXES = Observation("boxes", (3, 2), "float32")
 MASK = Observation("boxes_mask", (3,), "int8")
 
