@@ -52,7 +52,10 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(
     scope="module",
-    params=["inline", pytest.param("local", marks=pytest.mark.slow), "local, policy workers"],
+    params=[
+        "inline",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("local", "local, policy workers")),
+    ],
 )
 def run(
     request: pytest.FixtureRequest, strong: str, tmp_path_factory: pytest.TempPathFactory

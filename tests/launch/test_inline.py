@@ -339,7 +339,9 @@ def test_process_interrupted_by_ctrl_c_and_resumed_is_the_same(
     assert_same(reference(case), run.folder)
 
 
-@pytest.mark.parametrize("case", ["identity, staleness 1", "identity, evaluator"])
+@pytest.mark.parametrize(
+    "case", [pytest.param("identity, staleness 1", marks=pytest.mark.slow), "identity, evaluator"]
+)
 def test_process_killed_after_a_checkpoint_and_resumed_is_the_same(
     case: str, reference: Any, auditing: str, start_run: Any, wait_until: Any
 ) -> None:

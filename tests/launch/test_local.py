@@ -27,7 +27,14 @@ TOPOLOGIES = {
 }
 
 
-@pytest.fixture(scope="module", params=TOPOLOGIES)
+SIMPLER = ("one policy worker",)
+"""Of which others show the same: left to `make slow`."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(t, marks=[pytest.mark.slow] if t in SIMPLER else []) for t in TOPOLOGIES],
+)
 def run(
     request: pytest.FixtureRequest, auditing: str, tmp_path_factory: pytest.TempPathFactory
 ) -> srl.Run:
@@ -109,7 +116,11 @@ def test_checkpoints_are_written_beside_the_learning(auditing: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("inference", "workers"), [("shm", ["actor-0", "policy-0"]), ("inline", ["actor-0"])]
+    ("inference", "workers"),
+    [
+        ("shm", ["actor-0", "policy-0"]),
+        pytest.param("inline", ["actor-0"], marks=pytest.mark.slow),
+    ],
 )
 def test_who_acts_is_small(inference: str, workers: list[str], start_run: Any) -> None:
     run = start_run("cartpole", "--inference", inference, "--launcher", "local")

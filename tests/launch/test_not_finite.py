@@ -69,7 +69,7 @@ def test_run_stops_and_names_the_env(launcher: str, fault: str, value: str, star
 
 @pytest.mark.parametrize(
     "launcher",
-    ["inline", "local", *(pytest.param(x, marks=slow) for x in ("policy worker", "two trainers"))],
+    ["inline", *(pytest.param(x, marks=slow) for x in ("local", "policy worker", "two trainers"))],
 )
 def test_batch_is_skipped_and_the_run_goes_on(
     launcher: str, start_run: Any, assert_ledger_adds_up: Any

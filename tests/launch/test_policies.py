@@ -28,7 +28,10 @@ def rows_of(folder: Path, policy: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(
     scope="module",
-    params=["inline", pytest.param("local", marks=pytest.mark.slow), "local, policy workers"],
+    params=[
+        "inline",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("local", "local, policy workers")),
+    ],
 )
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> srl.Run:
     folder = tmp_path_factory.mktemp("separate") / "run"
@@ -121,9 +124,8 @@ def test_local_run_of_two_policies_is_resumed(tmp_path: Path, assert_ledger_adds
         assert versions == list(range(1, facts["version"] + 1))
 
 
-@pytest.mark.parametrize(
-    "victim", [pytest.param("trainer-red-0", marks=pytest.mark.slow), "trainer-blue-0"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["trainer-red-0", "trainer-blue-0"])
 def test_run_fails_when_one_of_two_trainers_is_killed(
     victim: str, start_run: Any, assert_ledger_adds_up: Any
 ) -> None:

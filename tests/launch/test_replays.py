@@ -99,7 +99,7 @@ def test_windows_of_several_blocks_are_drawn(options: dict[str, Any], tmp_path: 
 @pytest.mark.parametrize(
     ("killed", "buffers"),
     [
-        pytest.param("trainer-0", 0, id="the trainer with the buffer"),
+        pytest.param("trainer-0", 0, id="the trainer with the buffer", marks=pytest.mark.slow),
         pytest.param("actor-0", 2, id="a buffer's actor", marks=pytest.mark.slow),
         pytest.param("buffer-1", 2, id="a buffer"),
         pytest.param("trainer-0", 2, id="the trainer of two buffers", marks=pytest.mark.slow),

@@ -57,7 +57,7 @@ def test_run_whose_checkpoints_fail_again_and_again_ends_with_the_reason(tmp_pat
     assert sum("note: a checkpoint could not be written" in said for said in view.said) == failed
 
 
-@pytest.mark.parametrize("launcher", ["inline", "local"])
+@pytest.mark.parametrize("launcher", ["inline", pytest.param("local", marks=pytest.mark.slow)])
 def test_run_outlives_a_checkpoint_that_fails(tmp_path, launcher):
     mark = tmp_path / "full"
     mark.touch()
@@ -118,7 +118,7 @@ def test_folder_that_is_in_the_way_is_noted_and_survived(tmp_path):
     read_checkpoint(latest_checkpoint(folder))
 
 
-@pytest.mark.parametrize("launcher", ["inline", "local"])
+@pytest.mark.parametrize("launcher", ["inline", pytest.param("local", marks=pytest.mark.slow)])
 def test_full_disk_costs_checkpoints_and_not_the_run(small_disk, launcher):
     disk = small_disk("size=4m")
     folder, filler = disk / "run" / "checkpoints", disk / "filler"

@@ -514,7 +514,7 @@ def test_rate_is_held_and_nobody_waits_for_ever(
     assert ahead >= -slack or not one.drawn
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @example(  # by one bit
     kind="uniform",
     window=Window(1, 10, 20),

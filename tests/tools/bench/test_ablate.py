@@ -98,6 +98,7 @@ def test_an_unknown_factor_is_refused():
         main([NAME, "--factors", "speed"])
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     words = ["bench", "ablate", NAME, *TINY.split(), "--factors", "groups", "--repeats", "1"]

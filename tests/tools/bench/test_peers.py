@@ -102,6 +102,7 @@ def fakes(tmp_path, cache):
     return made
 
 
+@pytest.mark.slow
 def test_screens_all_then_plays_rounds_in_turn_with_the_best_two(fakes):
     fakes.side("slow", 100)
     fakes.side("fast", 50, 200)

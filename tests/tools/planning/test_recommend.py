@@ -74,6 +74,7 @@ def test_a_large_cluster_takes_seconds_and_says_how_far_it_is(tmp_path, words, c
         assert rate_of(experiment, cluster, one, costs) == pytest.approx(candidate.rate)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_grid_is_much_faster(tmp_path):
     cluster = cluster_of(tmp_path, "[[nodes]]\ncount = 4\ncores = 8\n")
     best = recommended("", cluster)[0]
