@@ -135,7 +135,7 @@ def test_config_of_a_memory_is_checked():
 
 
 def test_config_of_an_encoder_is_checked():
-    with pytest.raises(ConfigError, match=r"encoder must be nature or resnet or entities"):
+    with pytest.raises(ConfigError, match=r"encoder must be nature or light or resnet or entities"):
         PPOConfig(encoder="vgg")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=r"entity_heads must be a divisor of .*entity_size \(6\)"):
         PPOConfig(encoder="entities", entity_size=6)
