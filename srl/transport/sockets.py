@@ -82,7 +82,7 @@ class Server:
         Large frames are not copied, and must not change until they are there.
         """
         try:
-            _send(self.socket, peer, pack(header), *frames)
+            _send(self.socket, peer, *_parts(header, frames))
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
@@ -97,7 +97,7 @@ class Server:
         """The message of raw parts; raises StreamError where they are not one."""
         if len(parts) < 2:
             raise StreamError("a message without a header")
-        return Message(bytes(parts[0]), unpack(parts[1]), parts[2:])
+        return _message(bytes(parts[0]), parts[1], parts[2:])
 
     def close(self) -> None:
         """Close the socket."""
@@ -138,7 +138,7 @@ class Client:
         Large frames are not copied, and must not change until they are there.
         """
         try:
-            _send(self.socket, pack(header), *frames)
+            _send(self.socket, *_parts(header, frames))
         except zmq.Again:
             return False
         return True
@@ -149,7 +149,7 @@ class Client:
 
     def parse(self, parts: Sequence[Frame]) -> Message:
         """The message of raw parts; raises StreamError where they are not one."""
-        return Message(b"", unpack(parts[0]), parts[1:])
+        return _message(b"", parts[0], parts[1:])
 
     def close(self) -> None:
         """Close the socket."""
@@ -175,6 +175,25 @@ def _use_network(socket: "zmq.Socket[bytes]", address: str, most_bytes: int) -> 
     limit_frames(socket, most_bytes)
     socket.setsockopt(zmq.IPV6, int("[" in address))
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MILLISECONDS)
+
+
+def _parts(header: Header, frames: Sequence[Any]) -> Sequence[Any]:
+    """A header and its frames as they are sent: one that is copied anyhow follows its header in one part.
+
+    Each part costs both ends as much as to copy one of some kilobytes does, more where it is encrypted.
+    """
+    head = pack(header)
+    if len(frames) == 1 and 0 < len(frames[0]) <= _COPIED_BYTES:
+        return (b"".join((head, frames[0])),)
+    return (head, *frames)
+
+
+def _message(peer: bytes, head: Frame, frames: Sequence[Frame]) -> Message:
+    """The message of what `_parts` has made."""
+    if len(head) > HEADER.size:
+        frames = [head[HEADER.size :], *frames]
+        head = head[: HEADER.size]
+    return Message(peer, unpack(head), frames)
 
 
 def _send(socket: "zmq.Socket[bytes]", *parts: Any) -> None:

@@ -47,7 +47,8 @@ class Mutator:
 
     def __init__(self, seed, sound):
         self._rng = random.Random(seed)
-        self._sound = sound
+        joined = [[b"".join(parts)] for parts in sound if len(parts) == 2]
+        self._sound = [*sound, *joined]  # as small frames are sent, and as they may be
 
     def message(self):
         rng = self._rng
@@ -106,14 +107,21 @@ class Mutator:
         most = {"sender": 2**32 - 1, "incarnation": 2**32 - 1, "sequence": 2**64 - 1}.get(name)
         number = self._rng.choice(NUMBERS)
         number = number if most is None else number & most
-        return [pack(header._replace(**{name: number})), *parts[1:]]
+        tail = bytes(parts[0][HEADER.size :])
+        return [pack(header._replace(**{name: number})) + tail, *parts[1:]]
 
 
 def header_of(parts):
     """The header of a message; None where it has none."""
-    data = parts[0]
+    data = parts[0][: HEADER.size]
     is_whole = len(data) == HEADER.size and data[:3] == b"SRL" and data[3] == FORMAT
     return unpack(data) if is_whole and data[4] in [*Kind] else None
+
+
+def sizes_of(parts):
+    """Of the header of a message and of each of its frames, the first of which may be in the header's part."""
+    head, *rest = map(len, parts)
+    return [head, *rest] if head <= HEADER.size else [HEADER.size, head - HEADER.size, *rest]
 
 
 def resident():
@@ -150,7 +158,7 @@ def attack(count, mutator, *, send, heard, work, may_send=lambda parts: True):
                 burst.append(parts)
         for parts in burst:
             send(parts)
-        sent += [(header_of(parts), [len(part) for part in parts]) for parts in burst]
+        sent += [(header_of(parts), sizes_of(parts)) for parts in burst]
         eventually(partial(is_heard, heard, len(sent)), "the messages of the rogue")
         work(number)
         if not is_warm and number >= count // BURST // 4:

@@ -133,6 +133,7 @@ def test_frame_that_is_too_large_ends_its_connection_and_nothing_else(host):
         client.send(HELLO, bytes(MOST_BYTES))
         heard = []
         eventually(lambda: heard.extend(host.server.recv_all()) or heard, "the largest frame")
+        eventually(lambda: host.keeper.refused == 0, "the news that it was let in")
         assert host.keeper.ended == 0
         client.send(HELLO, bytes(MOST_BYTES + 4096))
         eventually(lambda: host.keeper.ended == 1, "the end of the connection")

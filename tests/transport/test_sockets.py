@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from srl.testing.stream_contract import eventually
 from srl.transport import sockets
 from srl.transport.codec import Header, Kind, pack
-from srl.transport.sockets import Client, Server
+from srl.transport.sockets import _COPIED_BYTES, Client, Server
 
 HELLO = Header(Kind.HELLO, 3, 1, 7, digest=b"12345678")
 
@@ -138,7 +138,19 @@ def test_foreign_bytes_are_dropped_and_counted(wires, foreign):
     server.close()
 
 
-@pytest.mark.parametrize("changed", [(0, 88), (3, 2), (4, 99)], ids=["magic", "format", "kind"])
+def test_a_small_frame_travels_in_one_part_with_its_header_and_a_large_one_does_not(ends):
+    server, client = ends
+    large = bytes(_COPIED_BYTES + 1)
+    for frame, num_parts in ((b"small", 1), (large, 2)):
+        client.send(HELLO, frame)
+        eventually(lambda: server.socket.poll(0), "a message")
+        _, *parts = server.socket.recv_multipart()
+        assert len(parts) == num_parts
+        assert b"".join(parts) == pack(HELLO) + frame
+        assert server.parse([b"peer", *parts]) == (b"peer", HELLO, [frame])
+
+
+@pytest.mark.parametrize("changed", [(0, 88), (3, 1), (4, 99)], ids=["magic", "format", "kind"])
 def test_header_that_is_not_ours_is_dropped_and_counted(ends, changed):
     server, client = ends
     data = bytearray(pack(HELLO))
