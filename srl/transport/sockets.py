@@ -82,7 +82,7 @@ class Server:
         Large frames are not copied, and must not change until they are there.
         """
         try:
-            _send(self.socket, peer, *_parts(header, frames))
+            _send(self.socket, header, frames, peer=peer)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
@@ -138,7 +138,7 @@ class Client:
         Large frames are not copied, and must not change until they are there.
         """
         try:
-            _send(self.socket, *_parts(header, frames))
+            _send(self.socket, header, frames)
         except zmq.Again:
             return False
         return True
@@ -177,30 +177,31 @@ def _use_network(socket: "zmq.Socket[bytes]", address: str, most_bytes: int) -> 
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MILLISECONDS)
 
 
-def _parts(header: Header, frames: Sequence[Any]) -> Sequence[Any]:
-    """A header and its frames as they are sent: one that is copied anyhow follows its header in one part.
-
-    Each part costs both ends as much as to copy one of some kilobytes does, more where it is encrypted.
-    """
-    head = pack(header)
-    if len(frames) == 1 and 0 < len(frames[0]) <= _COPIED_BYTES:
-        return (b"".join((head, frames[0])),)
-    return (head, *frames)
-
-
 def _message(peer: bytes, head: Frame, frames: Sequence[Frame]) -> Message:
-    """The message of what `_parts` has made."""
+    """The message of the parts that `_send` makes."""
     if len(head) > HEADER.size:
         frames = [head[HEADER.size :], *frames]
         head = head[: HEADER.size]
     return Message(peer, unpack(head), frames)
 
 
-def _send(socket: "zmq.Socket[bytes]", *parts: Any) -> None:
-    *first, last = parts
-    for part in first:
-        socket.send(part, _MORE, copy=len(part) <= _COPIED_BYTES)
-    socket.send(last, _DONTWAIT, copy=len(last) <= _COPIED_BYTES)
+def _send(
+    socket: "zmq.Socket[bytes]", header: Header, frames: Sequence[Any], *, peer: bytes = b""
+) -> None:
+    """Send a message; a frame that is copied anyhow follows its header in one part.
+
+    Each part costs both ends as much as to copy some kilobytes does, more where it is encrypted.
+    """
+    if peer:
+        socket.send(peer, _MORE)
+    head = pack(header)
+    if len(frames) == 1 and 0 < len(frames[0]) <= _COPIED_BYTES:
+        head, frames = b"".join((head, frames[0])), ()
+    socket.send(head, _MORE if frames else _DONTWAIT)
+    last = len(frames) - 1
+    for number, frame in enumerate(frames):
+        flags = _DONTWAIT if number == last else _MORE
+        socket.send(frame, flags, copy=len(frame) <= _COPIED_BYTES)
 
 
 def _drain(endpoint: Server | Client) -> list[Message]:
