@@ -240,7 +240,10 @@ def _too_few(
     if gpus:
         in_all += f" and {sum(plan.gpus(w) for w in needed):g} GPUs"
         less = f"a smaller --{option}.count or --{option}.gpus"
-    return f"{words}; its nodes are {_nodes(places)}; all workers together need {in_all}: use {less}, or add nodes"
+    return (
+        f"{words}; its nodes are {_nodes(places)}; all workers together need {in_all}: use {less}, add nodes, or have "
+        "Ray count more cores than a node has (`ray start --num-cpus N`)"
+    )
 
 
 def _nodes(places: Sequence[Place]) -> str:
