@@ -1,11 +1,12 @@
 """Learning beside Stable-Baselines3 from PyPI, in an environment of its own; results into beside_sb3.json.
 
-    python benchmarks/beside_sb3.py [CASE ...] [--seeds 5] [--parallel N] [--python PATH]
+    python benchmarks/beside_sb3.py [CASE ...] [--seeds 5] [--sides srl sb3] [--parallel N] [--python PATH]
 
 The same env, the same number of env steps, five seeds each, a thread each, each by its own recipe: theirs are the settings
 RL Baselines3 Zoo has tuned (peers/learn_sb3.py), ours the shipped experiment. What is compared is the mean return
 of evaluation episodes by the final policy, without exploration; ours must be inside theirs' 95 % interval, or above.
-Resumable: a run that is in the JSON is not made again. `benchmarks/tables.py` writes it into docs/algorithms/README.md.
+Resumable: a run that is in the JSON is not made again, nor is one of ours that learn.py has made for algorithms.json (the same
+recipe, seed and number of env steps). `benchmarks/tables.py` writes it into docs/algorithms/README.md.
 
 Their environment is made where it is not there yet; on a host without a network give one by `--python`: an
 interpreter that has stable-baselines3 (for HalfCheetah also gymnasium[mujoco]).
@@ -21,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from running import run_all, train, write
+from running import HOST, run_all, train, write
 
 from srl.tools.bench.peer_environments import Environments, default_cache
 from srl.tools.bench.peer_settings import read_settings
-from srl.tools.bench.report import host
 
 HERE = Path(__file__).parent
 FILE = HERE / "beside_sb3.json"
+LEARNED = HERE / "algorithms.json"
 EPISODES = 100
 CASES = {
     "cartpole-ppo": ("cartpole", 100_000),
@@ -43,11 +44,26 @@ QUANTILES = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.3
 
 
 def ours(experiment: str, steps: int, seed: int) -> dict[str, Any]:
+    if known := learned(experiment, steps, seed):
+        return known
     words = ["train", experiment, "--launcher", "inline", "--stop.env-steps", str(steps)]
     words += ["--evaluation.episodes", str(EPISODES)]
     summary, _, _ = train(words, seed)
-    found = {"return": summary["eval_return"], "seconds": summary["seconds"]}
-    return found | {"env_steps": summary["env_steps"]}
+    return facts_of(summary) | {"host": HOST}
+
+
+def facts_of(summary: dict[str, Any]) -> dict[str, Any]:
+    names = {"return": "eval_return", "seconds": "seconds", "env_steps": "env_steps"}
+    return {name: summary[key] for name, key in names.items()}
+
+
+def learned(experiment: str, steps: int, seed: int) -> dict[str, Any] | None:
+    """The run that learn.py has made, where that is the same."""
+    known = json.loads(LEARNED.read_text()) if LEARNED.exists() else {}
+    for run in known.get(experiment, {"runs": []})["runs"]:
+        if run["seed"] == seed and steps <= run["env_steps"] < 1.01 * steps:
+            return facts_of(run) | {"host": run["host"]}
+    return None
 
 
 def theirs(python: Path, case: str, seed: int) -> dict[str, Any]:
@@ -56,7 +72,7 @@ def theirs(python: Path, case: str, seed: int) -> dict[str, Any]:
     done = subprocess.run(script, check=False, capture_output=True, text=True, env=clean)
     if done.returncode:
         raise RuntimeError(done.stderr[-800:])
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]) | {"host": HOST}
 
 
 def interval(returns: list[float]) -> tuple[float, float]:
@@ -91,13 +107,13 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="*", choices=[[], *CASES], default=[])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--sides", nargs="+", choices=["srl", "sb3"], default=["srl", "sb3"])
     parser.add_argument("--parallel", type=int, default=1, help="runs at a time, a core each")
     parser.add_argument("--python", type=Path, help="an interpreter that has stable-baselines3")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    python = options.python or installed()
+    python = options.python or (installed() if "sb3" in options.sides else Path(sys.executable))
     results: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {"cases": {}}
-    results |= {"host": host(), "parallel": options.parallel}
     jobs, place = {}, {}
     for seed in range(1, options.seeds + 1):
         for case in options.cases or CASES:
@@ -109,7 +125,7 @@ def main() -> int:
                 "sb3": partial(theirs, python, case, seed),
             }
             for side, job in sides.items():
-                if seed not in {run["seed"] for run in entry[side]}:
+                if side in options.sides and seed not in {run["seed"] for run in entry[side]}:
                     name = f"{case}, {side}, seed {seed}"
                     jobs[name], place[name] = job, (entry, side, seed)
 
