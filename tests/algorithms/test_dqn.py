@@ -127,7 +127,7 @@ def test_windows_are_as_long_as_the_loss_needs():
         ({"atoms": 1}, "algorithm.atoms must be >= 2"),
         ({"noisy": 0.0}, "algorithm.noisy must be > 0"),
         ({"distribution": "c52"}, "algorithm.distribution must be none or c51 or quantiles"),
-        ({"encoder": "vgg"}, "algorithm.encoder must be nature or resnet or entities"),
+        ({"encoder": "vgg"}, "algorithm.encoder must be nature or light or resnet or entities"),
         ({"value_range": (1.0, 1.0)}, "algorithm.value_range must be two numbers, rising"),
         ({"burn_in": 2}, r"algorithm.burn_in must be 0 without algorithm.memory \(lstm or gru\)"),
         ({"chunk": 8}, "algorithm.chunk must be 16 without algorithm.memory"),
