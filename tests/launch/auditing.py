@@ -6,8 +6,10 @@ valid row with the version stamped on it. The largest difference is the metric
 `ranks_apart` compares the weights of all ranks after each batch: they must be the same.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,10 +27,14 @@ from srl.core.experiment import (
     Route,
     StopConfig,
 )
+from srl.envs.toy.alone import Identity
+from srl.envs.toy.base import Moment
 from srl.nets.actor_critic_policy import ActorCriticPolicy
 from srl.nets.chunks import Chunks
 
 _KEPT_VERSIONS = 8
+_ATTENDED_EPISODE = 5
+_ATTENDED_SECONDS = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +134,27 @@ def experiment() -> Experiment[AuditingConfig]:
         stop=StopConfig(env_steps=16_000),
         max_staleness=1,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attended(Identity):
+    """Identity that does not go on beyond its first episodes until a file is there."""
+
+    file: str = ""
+
+    def play(
+        self, state: np.ndarray, action: np.ndarray, now: Moment, after: Moment
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if now.episode.max() >= _ATTENDED_EPISODE:
+            deadline = time.monotonic() + _ATTENDED_SECONDS
+            while not Path(self.file).exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+        return super().play(state, action, now, after)
+
+
+def attended() -> Experiment[AuditingConfig]:
+    """The experiment, whose envs wait for the file that `--env.options` names."""
+    return replace(experiment(), name="attended", env=EnvConfig(name=f"{__file__}:Attended"))
 
 
 def shared() -> Experiment[AuditingConfig]:

@@ -23,6 +23,8 @@ from tests.launch.test_cluster import children_of, place
 ROUNDS = 3
 ENDS = 2
 """That listen at least: of the trainer, and of the policy worker."""
+PROCESSES = 4
+"""Node agent, trainer, policy worker, actor."""
 STRANGER = Path(__file__).with_name("stranger.py")
 STRIKE_SECONDS = 50
 
@@ -39,10 +41,14 @@ def listening_ports(pids: list[int]) -> set[int]:
 
 
 class Strangers:
-    """Find the run's ports and try everything at them (`stranger.py`), until it is over."""
+    """Find the run's ports and try everything at them (`stranger.py`), until it is over.
 
-    def __init__(self, made: list[Keys]) -> None:
+    When all of its processes are there and everything was tried once, `done` is a file: the run waits for it.
+    """
+
+    def __init__(self, made: list[Keys], done: Path) -> None:
         self._made = made
+        self._done = done
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self.rounds = 0
@@ -64,14 +70,14 @@ class Strangers:
                     with suppress(OSError):
                         path = Path(f"/proc/{pid}/{name}")
                         self.seen[str(path)] = path.read_bytes()
-            if self.rounds == ROUNDS:
-                continue
             self.ports |= listening_ports(pids)
-            struck = [not self._is_over.is_set() and self._strike(port) for port in self.ports]
-            self.rounds += len(self.ports) >= ENDS and all(struck)
+            if self.rounds < ROUNDS and len(pids) >= PROCESSES and len(self.ports) >= ENDS:
+                self.rounds += all([self._strike(port) for port in self.ports])
+                if self.rounds:
+                    self._done.touch()
 
     def _strike(self, port: int) -> bool:
-        """Whether all was tried: the run may have ended meanwhile."""
+        """Whether all was tried: the run may have ended meanwhile, where it has waited."""
         done = subprocess.run(
             [sys.executable, str(STRANGER)],
             input=msgspec.json.encode({"port": port, "keys": self._made[0]}),
@@ -96,9 +102,12 @@ def test_strangers_are_refused_and_counted_and_learn_no_key(
         monkeypatch.setattr(module, "make_keys", lambda: made.append(make_keys()) or made[0])
     if hosts:
         place(monkeypatch, hosts)
-    options = {"samples": "tcp", "inference": "tcp", "policies__count": 1}
-    with closing(Strangers(made)) as strangers:
-        run = srl.train(auditing, launcher="local", seed=1, out=str(tmp_path / "run"), **options)
+    options: dict[str, Any] = {"samples": "tcp", "inference": "tcp", "policies__count": 1}
+    done = tmp_path / "strangers are done"
+    options["env__options"] = msgspec.json.encode({"file": str(done)}).decode()
+    attended = auditing.replace(":experiment", ":attended")
+    with closing(Strangers(made, done)) as strangers:
+        run = srl.train(attended, launcher="local", seed=1, out=str(tmp_path / "run"), **options)
     summary = run.summary
     assert summary["status"] == "completed", summary["reason"]
     assert summary["eval_return"] >= 15  # of 16; guessing gives 4
@@ -111,7 +120,7 @@ def test_strangers_are_refused_and_counted_and_learn_no_key(
 
     places = {str(p): p.read_bytes() for p in run.folder.rglob("*") if p.is_file()}
     places |= strangers.seen | {"what was said": "".join(capfd.readouterr()).encode()}
-    assert sum(name.endswith("cmdline") for name in places) >= 4  # agent, trainer, policy, actor
+    assert sum(name.endswith("cmdline") for name in places) >= PROCESSES
     raw = z85.decode(made[0].secret.encode())
     for secret in (made[0].secret.encode(), raw, raw.hex().encode(), base64.b64encode(raw)):
         assert [name for name, text in places.items() if secret in text] == []
