@@ -95,6 +95,11 @@ class Source(Protocol):
         """Of the blocks that a batch is made of."""
         ...
 
+    @property
+    def telemetry(self) -> Telemetry:
+        """Of whoever makes batches, and of who learns them."""
+        ...
+
     def pump(self) -> None:
         """Take what has arrived, and let more come."""
         ...

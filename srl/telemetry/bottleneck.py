@@ -35,10 +35,12 @@ def name_bottleneck(splits: Mapping[str, Split]) -> str:
             f"for draws, and actors {held:.0%} of theirs for leave to go on; more --buffers.count helps"
         )
     if held > starved and held > 0.1:
+        replaying = trainer.get("keep", 0.0) + trainer.get("draw", 0.0)
+        beside = f" ({replaying:.0%} for replay, which --buffers.count 1 does beside it)"
         return (
-            f"learning: the trainer works {1 - starved:.0%} of its time and actors wait "
-            f"{held:.0%} of theirs for leave to go on; fewer epochs, larger minibatches, more "
-            "--threads or --trainers.count help"
+            f"learning: the trainer works {1 - starved:.0%} of its time{beside if replaying > 0.2 else ''} "
+            f"and actors wait {held:.0%} of theirs for leave to go on; fewer epochs, larger minibatches, "
+            "more --threads or --trainers.count help"
         )
     if unanswered > 0.3 and policy:
         busy = 1 - policy.get("wait_for_requests", 0.0)

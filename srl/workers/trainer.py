@@ -21,7 +21,6 @@ from srl.core.arrays import Arrays, subset
 from srl.core.collective import Alone, Collective
 from srl.core.errors import StreamError, WorkerError
 from srl.core.streams import ParameterPublisher
-from srl.core.telemetry import Telemetry
 from srl.learning.finite import Tracer
 from srl.learning.guard import Fault, Guard
 from srl.learning.staging import Batch, Source
@@ -69,7 +68,8 @@ class Trainer:
     ) -> None:
         """Train `learner`; `publisher` is rank 0's, and what is staged is saved with `saves_staged`."""
         self.name = name
-        self.telemetry = Telemetry()
+        self.telemetry = staging.telemetry
+        """One for both: the time that batches take to be made is the trainer's."""
         self.version = 0
         self._learner = learner
         self._staging = staging

@@ -61,3 +61,12 @@ def test_time_that_one_rank_waits_for_another_is_not_work():
 
 def test_bottleneck_without_reports_is_not_known():
     assert name_bottleneck({}) == "not known yet"
+
+
+def test_learning_that_draws_from_replay_is_told_who_may_do_that():
+    actor = {"env": 20, "wait_for_credit": 80}
+    words = name_bottleneck({"actor": actor, "trainer": {"learn": 70, "draw": 25, "keep": 5}})
+    assert words.startswith("learning: the trainer works 100% of its time (30% for replay, which")
+    assert "--buffers.count 1" in words
+    words = name_bottleneck({"actor": actor, "trainer": {"learn": 85, "draw": 15}})
+    assert "--buffers.count" not in words
