@@ -112,7 +112,9 @@ def train_experiment(
     folder = RunFolder.create(path)
     pin(folder.path, frozen)
     checkpoint = None if sections is None else write_initial(folder, sections, plan)
-    return _run(experiment, folder, checkpoint, view, plan, notes=notes, watcher=watcher)
+    return _run(
+        experiment, folder, checkpoint, view, plan, notes=notes, watcher=watcher, is_new=True
+    )
 
 
 def resume(
@@ -431,6 +433,7 @@ def _run(
     *,
     notes: Sequence[str],
     watcher: Watcher | None = None,
+    is_new: bool = False,
 ) -> Run:
     folder.lock()
     plan = msgspec.structs.replace(plan, folder=str(folder.path.resolve()))
@@ -442,7 +445,7 @@ def _run(
         try:
             summary = controller.run()
         finally:
-            if controller.is_refused and checkpoint is None:  # so that it can be tried again
+            if controller.is_refused and is_new:  # so that it can be tried again
                 folder.discard()
     finally:
         with suppress(OSError):

@@ -220,7 +220,9 @@ def _join_group(configure: Configure, plan: Plan) -> Group:
 
     end = ranks_end(plan, worker.policy)
     if end is None:
-        name = f"{worker_name('ranks', worker.policy, 0)}-{configure.incarnation}"
+        # by the policy's number: names may be long, and paths of sockets may not
+        number = [route.policy for route in plan.routes].index(worker.policy)
+        name = f"ranks-{number}-{configure.incarnation}"
         point = OnOneHost(Path(configure.socket_folder) / name)
     else:
         network = configure.network

@@ -40,6 +40,8 @@ _HALVINGS = 20
 """Of the range a time is searched in."""
 _FACTS = ("env", "algorithm", "actors", "precision", "compile", "acting", "policies", "trainers")
 """What costs depend on, of an experiment."""
+_KIND_OF_COSTS = 2
+"""What they mean; those of another kind are measured anew."""
 Say = Callable[[str], None]
 
 
@@ -186,6 +188,7 @@ def kept_at(experiment: Experiment[Any]) -> Path:
     data, about = encode_experiment(one_of_each(experiment)), host()
     facts = {name: data[name] for name in _FACTS}
     facts["host"] = [about["cpu"], about["cores"], about["gpus"]]
+    facts["costs"] = _KIND_OF_COSTS
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", experiment.name)[-60:]
     return cache_folder() / "costs" / f"{readable}-{digest}.json"
