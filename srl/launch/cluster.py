@@ -77,6 +77,10 @@ class Recruiter(Protocol):
         """Hosts that have joined since, each with those of the workers that it has room for."""
         ...
 
+    def withdraw(self) -> None:
+        """Hold no room that a host could want that comes again."""
+        ...
+
 
 class SubprocessStarter:
     """A link on this host: for tests, and for hosts that are network namespaces."""
@@ -233,6 +237,8 @@ class ClusterLauncher:
         deaths = self._agents.lose(host, reason, is_missed=is_missed)
         if self._agents.is_stopping:
             return [*deaths, *self._agents.give_up(host)]
+        if self._recruiter is not None:  # before what the host had is free
+            self._recruiter.withdraw()
         self._start_link(host, self._board.replace(host))
         self._awaited[host] = time.monotonic() + _RETURN_SECONDS
         return deaths

@@ -1,5 +1,7 @@
 """The lives of a run's workers, for its controller: who has died, and who starts again."""
 
+import msgspec
+
 from srl.core.experiment import Experiment
 from srl.launch.graph.plan import Plan
 from srl.launch.supervision import Supervisor, Verdict
@@ -79,6 +81,8 @@ class Lives:
         """What follows from a death: the run ends, or it goes on, perhaps without that worker."""
         if failure.worker not in self._kinds:
             return Verdict(reason=failure.message)
+        if failure.is_homeless and self._hungry(without=failure.worker) is not None:
+            failure = msgspec.structs.replace(failure, is_homeless=False)  # it is waited for
         verdict = self._supervisor.died(failure, now)
         for worker in verdict.given_up:
             if self._kinds[worker] == "actor":
@@ -89,10 +93,10 @@ class Lives:
             return Verdict(reason=f"{words}: more --actors.count a trainer or buffer help")
         return verdict
 
-    def _hungry(self) -> str | None:
-        """Who takes blocks and has no actor left that sends it any."""
-        left = {w.index for w in self._plan.of_kind("actor") if w.name not in self._late}
-        left -= set(self._retired)
+    def _hungry(self, without: str = "") -> str | None:
+        """Who takes blocks and has no actor left that sends it any, or would have none `without` one."""
+        actors = (w for w in self._plan.of_kind("actor") if w.name not in self._late)
+        left = {w.index for w in actors if w.name != without} - set(self._retired)
         for route in self._plan.learning:
             takers = self._plan.takers(route.policy)
             for place, taker in enumerate(takers):

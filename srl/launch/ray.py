@@ -107,29 +107,39 @@ class RayRecruiter:
         self._wish_at = 0.0
 
     def recruit(self, workers: Sequence[str]) -> Sequence[tuple["RayStarter", Sequence[str]]]:
-        """A host on each such node, with as many of the workers as it has room for."""
+        """A host on each such node, with as many of the workers as it has room for.
+
+        None while there are wishes, which may have taken a part of a node: all of it is free a look later.
+        """
         there = self._cluster.within(_ANSWER_SECONDS, self._cluster.free_nodes) or ()
         free = [node for node in there if node.id not in self._used]
         places = place_late(self._plan, workers, free, self._plan.experiment["ray"]["actors"])
+        if self._wishes:
+            if places or self._cluster.is_met(*self._wishes):
+                self.withdraw()
+                self._wish_at = time.monotonic() + _WISH_SECONDS
+            return []
+        if not places:
+            self._wish(workers)
+            return []
         self._used |= {at.node.id for at in places}
-        self._wish([] if places else workers)
-        if places:
-            self._wish_at = 0.0
+        self._wish_at = 0.0
         return [(RayStarter(self._cluster, at), at.workers) for at in places]
 
+    def withdraw(self) -> None:
+        """Give all wishes back: a host that was lost wants its cores again."""
+        for wish in self._wishes:
+            self._cluster.give_back(wish)
+        self._wishes.clear()
+
     def _wish(self, workers: Sequence[str]) -> None:
-        """Have an autoscaler add nodes for workers; what was added for them is free a look later."""
-        cluster, now = self._cluster, time.monotonic()
-        if self._wishes:
-            if not workers or any(cluster.is_met(wish) for wish in self._wishes):
-                for wish in self._wishes:
-                    cluster.give_back(wish)
-                self._wishes.clear()
-                self._wish_at = now + _WISH_SECONDS
-        elif workers and now >= self._wish_at and not cluster.is_local:
+        """Have an autoscaler add nodes for workers."""
+        cluster = self._cluster
+        if time.monotonic() >= self._wish_at and not cluster.is_local:
             bundles = cluster.bundles(self._plan, workers[:_MOST_WISHES])
             # each for itself: some are better than none
-            self._wishes = [cluster.wish([bundle]) for bundle in bundles]
+            wishes = [cluster.wish([bundle]) for bundle in bundles]
+            self._wishes = [wish for wish in wishes if wish is not None]
 
 
 class RayCluster:
@@ -284,15 +294,24 @@ class RayCluster:
         return found
 
     def wish(self, bundles: Sequence[dict[str, float]]) -> Any:
-        """A placement group that waits for room: Ray's autoscaler sees it, and adds nodes for it."""
-        group = self.ray.util.placement_group([*bundles], strategy="PACK")
-        self._groups.append(group)
+        """A placement group that waits for room: Ray's autoscaler sees it, and adds nodes for it.
+
+        None where Ray does not answer.
+        """
+        group = self.within(_ANSWER_SECONDS, self.ray.util.placement_group, [*bundles])
+        if group is not None:
+            self._groups.append(group)
         return group
 
-    def is_met(self, wish: Any) -> bool:
-        """Whether there is room for it, which it has taken."""
-        table = self.within(_ANSWER_SECONDS, self.ray.util.placement_group_table, wish)
-        return table is not None and table["state"] == "CREATED"
+    def is_met(self, *wishes: Any) -> bool:
+        """Whether there is room for one of them, which it has taken."""
+        table = self.ray.util.placement_group_table
+
+        def is_any() -> bool:
+            # one by one: the table of all groups has those that were given back, too
+            return any(table(wish)["state"] == "CREATED" for wish in wishes)
+
+        return bool(self.within(_ANSWER_SECONDS, is_any))
 
     def knock(self, node: Node) -> "Knock":
         """Begin to look whether a node answers."""
@@ -302,11 +321,11 @@ class RayCluster:
         """Where a host goes that was lost: where it was if that node lives and `answers`, or to one with room.
 
         Returns:
-            None where there is none yet. Ray is not asked for a node that does not answer: groups that are asked for
-            later, on other nodes, were seen to wait for that one.
+            None where there is none yet, or Ray does not say. Ray is not asked for a node that does not answer: groups
+            that are asked for later, on other nodes, were seen to wait for that one.
         """
-        there = self.within(_ANSWER_SECONDS, self.nodes)
-        if there is None or (answers and any(node.id == at.node.id for node in there)):
+        there = self.within(_ANSWER_SECONDS, self.nodes) or ()
+        if answers and any(node.id == at.node.id for node in there):
             return at
         kinds = {_KINDS[kind] for kind in _KINDS for name in at.workers if name.startswith(kind)}
         wanted = [set(self._options[kind]) for kind in kinds if self._options[kind]]
@@ -420,6 +439,8 @@ class RayStarter:
         self._group: Any = None
         self._actor: Any = None
         self._started: Any = None
+        self._error = ""
+        """Why nothing was started."""
         self._knock: Knock | None = None
         self._is_first = True
 
@@ -432,15 +453,21 @@ class RayStarter:
         if not self._is_first and not self._find():
             return
         self._is_first = False
-        ray = self._cluster.ray
         self.address = self._at.node.address
-        self._group = self._cluster.set_aside(self._at)
-        where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(self._group)
-        # it has the GPUs, so that Ray shows them to the workers, and none of the cores
-        has = {"num_cpus": 0, "num_gpus": self._at.whole_gpus}
-        remote = ray.remote(**has, scheduling_strategy=where)(SubprocessStarter)
-        self._actor = remote.remote(self.address)
-        self._started = self._actor.start.remote(order)
+        self._cluster.within(_ANSWER_SECONDS, self._begin, order)
+
+    def _begin(self, order: bytes) -> None:
+        ray, self._error = self._cluster.ray, ""
+        try:
+            self._group = self._cluster.set_aside(self._at)
+            where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(self._group)
+            # it has the GPUs, so that Ray shows them to the workers, and none of the cores
+            has = {"num_cpus": 0, "num_gpus": self._at.whole_gpus}
+            remote = ray.remote(**has, scheduling_strategy=where)(SubprocessStarter)
+            self._actor = remote.remote(self.address)
+            self._started = self._actor.start.remote(order)
+        except Exception as error:  # noqa: BLE001 - `failure` tells it
+            self._error = f"Ray could not start it on {self.address}: {error}"
 
     def _find(self) -> bool:
         """Choose a node that answers; whether there is one."""
@@ -455,7 +482,9 @@ class RayStarter:
     def failure(self) -> str | None:
         """Why the link has ended; None while it has not, or its node is not ready."""
         ray = self._cluster.ray
-        if self._actor is None or not ray.wait([self._started], timeout=0)[0]:
+        if self._started is None:
+            return self._error or None
+        if not ray.wait([self._started], timeout=0)[0]:
             return None
         try:
             ray.get(self._started)
@@ -485,8 +514,9 @@ class RayStarter:
         self._cluster.ray.get(self._actor.close.remote(grace_seconds), timeout=grace_seconds + 5)
 
     def _end(self) -> None:
-        if self._actor is not None and self._cluster.ray.is_initialized():
-            self._cluster.within(_GIVE_BACK_SECONDS, self._cluster.ray.kill, self._actor)
+        if self._cluster.ray.is_initialized():
+            if self._actor is not None:
+                self._cluster.within(_GIVE_BACK_SECONDS, self._cluster.ray.kill, self._actor)
             self._cluster.give_back(self._group)
         self._actor = self._group = self._started = None
 

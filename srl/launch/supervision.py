@@ -27,6 +27,7 @@ class _Unit:
     """Workers that live and die together."""
 
     kind: str
+    policy: str
     workers: tuple[str, ...]
     incarnation: int = 1
     """Of the life it has, or will have when its wait is over."""
@@ -78,7 +79,7 @@ class Supervisor:
         least: Mapping[str, int],
         late: Iterable[str] = (),
     ) -> None:
-        """With `least`: kind to how many of it the run needs; `late`: workers that may come later."""
+        """With `least`: kind to how many of it (of a policy, if it is of one) the run needs; `late`: workers that may come later."""
         self.restarts = 0
         """Lives that were begun again."""
         self._budgets = {
@@ -95,7 +96,7 @@ class Supervisor:
         self._units: dict[str, _Unit] = {}
         for worker in plan.workers:
             group = tuple(plan.ranks_of(worker.name))
-            unit = self._units.get(group[0]) or _Unit(worker.kind, group)
+            unit = self._units.get(group[0]) or _Unit(worker.kind, worker.policy, group)
             self._units[worker.name] = unit
         self._waiting: list[_Unit] = []
         """Those between two lives."""
@@ -132,7 +133,7 @@ class Supervisor:
         unit.in_a_row += 1
         budget = self._budgets[unit.kind]
         least = self._least.get(unit.kind)
-        is_dispensable = least is not None and self._living(unit.kind) > least
+        is_dispensable = least is not None and self._living(unit) > least
         # who has no host is not waited for any longer: others wait for what it was to do
         if unit.in_a_row <= budget and not (failure.is_homeless and is_dispensable):
             wait = self._first_wait * 2 ** (unit.in_a_row - 1) if unit.in_a_row > 1 else 0.0
@@ -142,7 +143,7 @@ class Supervisor:
             self._waiting.append(unit)
             when = f"in {wait:.1f} s" if wait else "now"
             return Verdict(note=f"{worker}: {message}; {unit.name} starts again {when}")
-        return self._give_up(unit, worker, message, budget)
+        return self._give_up(unit, failure, budget)
 
     def due(self, now: float) -> list[Restart]:
         """Units whose wait is over; each is returned once."""
@@ -153,20 +154,23 @@ class Supervisor:
             self.restarts += len(unit.workers)
         return [Restart(unit.kind, unit.workers, unit.incarnation) for unit in over]
 
-    def _give_up(self, unit: _Unit, worker: str, message: str, budget: int) -> Verdict:
+    def _give_up(self, unit: _Unit, failure: Failure, budget: int) -> Verdict:
         unit.is_given_up = True
+        worker, message = failure.worker, failure.message
         times = f"died {unit.in_a_row} times in a row without progress"
-        living = self._living(unit.kind)
+        living = self._living(unit)
         if unit.kind in self._least and living >= self._least[unit.kind]:
-            note = f"{worker} {times} and is given up ({message}); the run goes on with {living}"
+            why = "has no host" if failure.is_homeless else times
+            note = f"{worker} {why} and is given up ({message}); the run goes on with {living}"
             return Verdict(note=note, given_up=unit.workers)
         how_often = f"; it {times} (--restarts.{_option(unit.kind)} {budget})"
         return Verdict(reason=f"{message}{how_often if budget else ''}")
 
-    def _living(self, kind: str) -> int:
-        """Units of a kind that have come and were not given up."""
+    def _living(self, unit: _Unit) -> int:
+        """Units like this one, and of its policy, that have come and were not given up."""
         there = (u for name, u in self._units.items() if name not in self._late)
-        return sum(not u.is_given_up for u in there if u.kind == kind)
+        alike = (u for u in there if (u.kind, u.policy) == (unit.kind, unit.policy))
+        return sum(not u.is_given_up for u in alike)
 
 
 def _was_all_hung(unit: _Unit, failure: Failure, now: float) -> bool:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -237,6 +237,24 @@ class FakeRecruiter:
             return []
         self.asked.append([*workers])
         return [(SubprocessStarter("127.0.0.1"), workers[:1])]
+
+    def withdraw(self) -> None:
+        """It has wished for nothing."""
+
+
+def test_wishes_are_withdrawn_before_what_a_lost_host_had_is_free() -> None:
+    done: list[str] = []
+    launcher = ClusterLauncher.__new__(ClusterLauncher)
+    agents = {"may_lose": lambda _: True, "lose": lambda *_, **__: [], "is_stopping": False}
+    launcher._agents = SimpleNamespace(**agents)  # type: ignore[assignment]
+    launcher._board = SimpleNamespace(replace=lambda _: 2)  # type: ignore[assignment]
+    withdraw = lambda: done.append("withdraw")  # noqa: E731
+    launcher._recruiter = SimpleNamespace(withdraw=withdraw)  # type: ignore[assignment]
+    launcher._start_link = lambda host, life: done.append(f"start {host}")  # type: ignore[assignment]
+    launcher._awaited = {}
+    assert launcher._lose(1, "host 1 is lost") == []
+    assert done == ["withdraw", "start 1"]
+    assert list(launcher._awaited) == [1]
 
 
 def test_hosts_that_join_are_used(

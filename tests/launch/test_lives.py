@@ -3,7 +3,8 @@
 from srl import api
 from srl.launch.graph.plan import make_plan
 from srl.launch.lives import Lives
-from srl.transport.control import Enlist, Failure, Ready
+from srl.launch.supervision import Verdict
+from srl.transport.control import Enlist, Failure, Ready, Restart, Retire
 
 
 def ready(worker: str, life: int = 1) -> Ready:
@@ -39,3 +40,18 @@ def test_taker_without_an_actor_left_ends_the_run() -> None:
         assert (verdict.reason is not None) == ends
         if ends:
             assert "the last actor is gone that sends to trainer-0" in str(verdict.reason)
+
+
+def test_who_has_no_host_is_waited_for_where_a_taker_has_no_other_actor() -> None:
+    words = {"launcher": "local", "actors__count": 4, "actors__min": 1}
+    words |= {"trainers__count": 2, "restarts__actors": 1, "algorithm__batch_size": 4096}
+    experiment = api.find_experiment("toy/identity", api._to_arguments(words))
+    lives = Lives(experiment, make_plan(experiment))
+
+    def died(actor: int, life: int) -> Verdict:
+        return lives.died(Failure(f"actor-{actor}", "no host", "", life, is_homeless=True), 0.0)
+
+    assert died(1, 1).given_up == ("actor-1",)
+    assert died(3, 1) == Verdict(note="actor-3: no host; actor-3 starts again now")
+    assert lives.orders(None, 0.0) == [Retire(1), Restart(["actor-3"], 2, None)]
+    assert "the last actor is gone that sends to trainer-1" in str(died(3, 2).reason)

@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from srl.core.errors import ConfigError
 from srl.launch import ray as ray_launcher
 from srl.launch.graph.placing import Node, Place
 from srl.launch.graph.plan import make_plan
-from srl.launch.ray import Knock, RayCluster, RayRecruiter
+from srl.launch.ray import Knock, RayCluster, RayRecruiter, RayStarter
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray"),
@@ -207,7 +208,7 @@ class Nodes:
         self.cluster.nodes = self.cluster.free_nodes = lambda: list(self.there)
         self.cluster.wish = self._wish
         self.cluster.give_back = self._give_back
-        self.cluster.is_met = lambda _: self.is_met
+        self.cluster.is_met = lambda *_: self.is_met
 
     def _wish(self, bundles: list[dict[str, float]]) -> Any:
         self.wishes.append(bundles)
@@ -285,7 +286,7 @@ def test_actors_that_have_no_node_are_wished_for() -> None:
     made.is_met = True  # and so nothing is free
     assert recruiter.recruit(late) == []
     assert made.wishes == []
-    made.there.append(replace(FAR, cores=1.0))
+    made.there[1:] = [replace(FAR, cores=1.0)]
     found = recruiter.recruit(late)
     assert [(starter.address, list(workers)) for starter, workers in found] == [
         ("10.0.0.2", ["actor-2"])
@@ -293,6 +294,81 @@ def test_actors_that_have_no_node_are_wished_for() -> None:
     for wishes in ([[{"CPU": 1.0}]], [], []):  # met again, by room that is not for this run
         assert recruiter.recruit(["actor-3"]) == []
         assert made.wishes == wishes
+
+
+@pytest.mark.parametrize("taken", [3.0, 0.0], ids=["wishes are met", "not yet"])
+def test_a_node_that_wishes_brought_is_used_whole(taken: float) -> None:
+    made = Nodes(HERE)
+    plan = plan_of("--actors.count", "1", "--actors.max", "4")
+    recruiter = RayRecruiter(made.cluster, plan, [Place(HERE)])
+    late = ["actor-1", "actor-2", "actor-3"]
+    recruiter.recruit(late)
+    assert len(made.wishes) == 3
+    made.there.append(replace(FAR, cores=FAR.cores - taken))
+    made.is_met = bool(taken)
+    assert recruiter.recruit(late) == []
+    assert made.wishes == []
+    made.there[1] = FAR
+    ((_, workers),) = recruiter.recruit(late)
+    assert workers == late
+
+
+def test_wishes_are_withdrawn_and_made_again() -> None:
+    made = Nodes(HERE)
+    plan = plan_of("--actors.count", "1", "--actors.max", "2")
+    recruiter = RayRecruiter(made.cluster, plan, [Place(HERE)])
+    recruiter.recruit(["actor-1"])
+    assert made.wishes
+    recruiter.withdraw()
+    assert made.wishes == []
+    recruiter.recruit(["actor-1"])
+    assert made.wishes
+
+
+def cluster_with(**util: Any) -> Any:
+    """One whose Ray has these functions."""
+    made = bare_cluster("")
+    made.ray.util = SimpleNamespace(**util)
+    made.ray.is_initialized = lambda: True
+    made._groups, made._options = [], {"actors": ()}
+    return made
+
+
+def test_all_wishes_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {"a": "PENDING", "b": "CREATED", "c": "PENDING"}
+    cluster = cluster_with(placement_group_table=lambda wish: {"state": states[wish]})
+    calls: list[Any] = []
+    within = cluster.within
+    monkeypatch.setattr(cluster, "within", lambda *words: calls.append(words) or within(*words))
+    assert cluster.is_met("a", "b", "c")
+    assert not cluster.is_met("a", "c")
+    assert len(calls) == 2
+
+
+def test_a_ray_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_launcher, "_ANSWER_SECONDS", 0.05)
+    at, asked = Place(HERE, ["actor-0"], cores=3.0), threading.Event()
+    for ask in (
+        lambda cluster: cluster.wish([{"CPU": 1.0}]),
+        lambda cluster: RayStarter(cluster, at).start(b""),
+    ):
+        cluster = cluster_with(placement_group=lambda *_, **__: asked.wait(60))
+        assert ask(cluster) is None
+        assert cluster._is_lost
+        assert cluster._groups == []
+        for answers in (False, True):
+            assert cluster.place_again(at, answers=answers) is None
+    asked.set()
+
+
+def test_what_ray_cannot_start_is_told() -> None:
+    cluster = cluster_with()  # of another version
+    starter = RayStarter(cluster, Place(HERE, ["actor-0"], cores=3.0))
+    assert starter.failure() is None
+    starter.start(b"")
+    assert "Ray could not start it on 10.0.0.1: " in str(starter.failure())
+    assert "placement_group" in str(starter.failure())
+    starter.close(0.0)
 
 
 @pytest.mark.slow

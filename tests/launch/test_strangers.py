@@ -72,7 +72,8 @@ class Strangers:
                         self.seen[str(path)] = path.read_bytes()
             self.ports |= listening_ports(pids)
             if self.rounds < ROUNDS and len(pids) >= PROCESSES and len(self.ports) >= ENDS:
-                self.rounds += all([self._strike(port) for port in self.ports])
+                struck = [self._strike(port) for port in self.ports]
+                self.rounds += all(struck)
                 if self.rounds:
                     self._done.touch()
 

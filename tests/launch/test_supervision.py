@@ -15,7 +15,9 @@ RANKS = ("trainer-0", "trainer-1")
 def plan_of(*names: str) -> Any:
     """As much of a plan as a supervisor reads."""
     kinds = [(name, name.partition("-")[0]) for name in names]
-    workers = [SimpleNamespace(name=name, kind=kind) for name, kind in kinds]
+    # policy-other-0 is of a policy `other`
+    policies = {n: n.split("-")[1] if k == "policy" and n.count("-") > 1 else "" for n, k in kinds}
+    workers = [SimpleNamespace(name=n, kind=k, policy=policies[n]) for n, k in kinds]
     ranks_of = lambda name: [n for n in names if n in RANKS] if name in RANKS else [name]  # noqa: E731
     return SimpleNamespace(workers=workers, ranks_of=ranks_of)
 
@@ -170,6 +172,21 @@ def test_who_has_no_host_is_given_up_at_once_where_enough_others_live():
     verdict = died(supervisor, "actor-1", 1, "host 1 did not come", 60.0, is_homeless=True)
     assert verdict.given_up == (), "two are needed, and its host may still come"
     assert supervisor.due(60.0)
+
+
+def test_policy_workers_are_enough_for_each_policy_by_itself():
+    names = ("policy-a-0", "policy-a-1", "policy-b-0", "policy-b-1")
+    supervisor = make(*names, least={"policy": 1}, policies=1)
+    verdict = died(supervisor, "policy-a-0", 1, "no host", 0.0, is_homeless=True)
+    assert verdict.given_up == ("policy-a-0",)
+    assert verdict.note == (
+        "policy-a-0 has no host and is given up (no host); the run goes on with 1"
+    )
+    assert died(supervisor, "policy-a-1", 1, "no host", 0.0, is_homeless=True).given_up == ()
+    assert supervisor.due(0.0), "it is waited for"
+    assert died(supervisor, "policy-a-1", 2, "no host", 60.0, is_homeless=True).reason is not None
+    verdict = died(supervisor, "policy-b-0", 1, "no host", 60.0, is_homeless=True)
+    assert verdict.given_up == ("policy-b-0",)
 
 
 def test_without_a_least_number_who_has_no_host_is_waited_for_by_its_budget():
