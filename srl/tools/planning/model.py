@@ -354,7 +354,7 @@ def _learning(
         # a chain of wake-ups: each finds its core taken as often as others have it
         taken = max(others[m] / setup.machines[m] for m in _machines_of(setup, setup.trainers))
         delay = max(slowest, 1 / (1 - min(_PACKING, taken)))
-        exchange = costs.exchange_seconds * delay * math.log2(setup.ranks)
+        exchange = costs.exchange_seconds * delay * (setup.ranks - 1)  # each adds up what all have
         seconds += exchange * setup.minibatches / setup.batch
     if len(setup.trainers) > 1:  # gradients go over the network, twice, once an update
         size = 2 * costs.weights_bytes / setup.bandwidth
@@ -411,7 +411,7 @@ def _load(
         part = team.count / setup.ranks
         us = (costs.update_cpu * shared if learns else 0.0) + far * costs.far_receive
         if learns and setup.ranks > 1:
-            exchanges = setup.ranks * math.log2(setup.ranks) * setup.minibatches / setup.batch
+            exchanges = setup.ranks * (setup.ranks - 1) * setup.minibatches / setup.batch
             us += costs.exchange * exchanges
         load[setup.machine_of[team.host]] += state.rate * part * us * 1e-6
     first = setup.machine_of[setup.trainers[0].host]
