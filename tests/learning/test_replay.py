@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from srl.learning.replay.selectors import Drawn
 from srl.learning.replay.sum_tree import SumTree
 from srl.learning.replay.table import rows_of_track, table_bytes
 from srl.learning.staging import HostMemory, allocate
+from srl.nets.chunks import Chunks
 
 T, L = 6, 3
 STATE = Spec((Field("state.mark", (), "float32", "chunk"),))
@@ -29,9 +31,9 @@ class Lanes:
     """Lanes of two groups that count their rows: every number tells where it is from."""
 
     def __init__(self, *, stack=1, chunk=1, seed=0, groups=2):
-        agent = AgentSpec((Observation("obs", (2,), "float32", stack=stack),), Discrete(2))
-        records = Records(Spec((Field("action", (), "int64"),)), STATE, chunk)
-        self.layout = route_layout(agent, records, rollout=T, lanes=L, envs=L)
+        self.agent = AgentSpec((Observation("obs", (2,), "float32", stack=stack),), Discrete(2))
+        self.records = Records(Spec((Field("action", (), "int64"),)), STATE, chunk)
+        self.layout = route_layout(self.agent, self.records, rollout=T, lanes=L, envs=L)
         self.groups, self.stack, self.chunk = groups, stack, chunk
         self.rng = np.random.default_rng(seed)
         self.rows = {}
@@ -156,6 +158,30 @@ def test_windows_are_what_happened(kind, window, stack):
             check_windows(lanes, window, out, kept)
     assert drawn > 20
     assert replay.size == sum(min(len(rows), kept) for rows in lanes.rows.values())
+
+
+def test_a_learner_is_shown_the_stacks_that_were_there_to_act_on():
+    """Of every row of a window, also of what it is bootstrapped from; nothing from before an episode began."""
+    lanes, window = Lanes(stack=3), Window(ahead=2)
+    replay = make(lanes, window, capacity=8 * T * L)
+    for _ in range(6):  # a third of it is replaced
+        for group in range(2):
+            replay.insert(lanes.block(group))
+    out = arrays_of(replay)
+    assert replay.draw(out)
+    chunks, began = Chunks(out, lanes.agent, lanes.records, torch.device("cpu")), 0
+    for column in range(chunks.num_lanes):
+        rows = lanes.rows[int(out["lane"][column])]
+        name = (int(out["episode"][column]), int(out["step"][column]))
+        start = next(i for i, row in enumerate(rows) if row["id"] == name)
+        for t in range(window.rows):
+            shown = chunks.observe(torch.tensor([t * chunks.num_lanes + column]), ["obs"])["obs"]
+            depth, wanted = min(2, rows[start + t]["id"][1]), np.zeros((3, 2), np.float32)
+            for back in range(depth + 1):
+                wanted[2 - back] = rows[start + t - back]["obs"]
+            np.testing.assert_array_equal(shown[0].numpy(), wanted)
+            began += depth < 2
+    assert began > 10
 
 
 @pytest.mark.parametrize("kind", KINDS)
