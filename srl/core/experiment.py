@@ -141,7 +141,7 @@ class PoliciesConfig:
     device: str = "cpu"
     """Where they compute: cpu, cuda, cuda:1."""
     min: int | None = None
-    """Fewest policy workers the run goes on with when others are given up; None: it needs all."""
+    """Fewest workers of each policy that the run goes on with when others are given up; None: all."""
     threads: int | None = None
     """Compute threads of each policy worker; None: as `threads` says."""
     gpus: float = 0.0
