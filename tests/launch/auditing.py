@@ -138,14 +138,16 @@ def experiment() -> Experiment[AuditingConfig]:
 
 @dataclass(frozen=True, kw_only=True)
 class Attended(Identity):
-    """Identity that does not go on beyond its first episodes until a file is there."""
+    """Identity that, after its first episodes, makes a file and waits for another."""
 
+    waits: str = ""
     file: str = ""
 
     def play(
         self, state: np.ndarray, action: np.ndarray, now: Moment, after: Moment
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if now.episode.max() >= _ATTENDED_EPISODE:
+            Path(self.waits).touch()
             deadline = time.monotonic() + _ATTENDED_SECONDS
             while not Path(self.file).exists() and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -153,7 +155,7 @@ class Attended(Identity):
 
 
 def attended() -> Experiment[AuditingConfig]:
-    """The experiment, whose envs wait for the file that `--env.options` names."""
+    """The experiment, whose envs wait for a file: `--env.options` names it."""
     return replace(experiment(), name="attended", env=EnvConfig(name=f"{__file__}:Attended"))
 
 

@@ -43,12 +43,13 @@ def listening_ports(pids: list[int]) -> set[int]:
 class Strangers:
     """Find the run's ports and try everything at them (`stranger.py`), until it is over.
 
-    When all of its processes are there and everything was tried once, `done` is a file: the run waits for it.
+    The run waits for them (`auditing.py`): they begin when it does, so that all of its ends are there, and when
+    everything was tried once it goes on.
     """
 
-    def __init__(self, made: list[Keys], done: Path) -> None:
+    def __init__(self, made: list[Keys], awaited: Path, done: Path) -> None:
         self._made = made
-        self._done = done
+        self._awaited, self._done = awaited, done
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self.rounds = 0
@@ -71,7 +72,7 @@ class Strangers:
                         path = Path(f"/proc/{pid}/{name}")
                         self.seen[str(path)] = path.read_bytes()
             self.ports |= listening_ports(pids)
-            if self.rounds < ROUNDS and len(pids) >= PROCESSES and len(self.ports) >= ENDS:
+            if self.rounds < ROUNDS and self._awaited.exists():
                 struck = [self._strike(port) for port in self.ports]
                 self.rounds += all(struck)
                 if self.rounds:
@@ -104,10 +105,11 @@ def test_strangers_are_refused_and_counted_and_learn_no_key(
     if hosts:
         place(monkeypatch, hosts)
     options: dict[str, Any] = {"samples": "tcp", "inference": "tcp", "policies__count": 1}
-    done = tmp_path / "strangers are done"
-    options["env__options"] = msgspec.json.encode({"file": str(done)}).decode()
+    awaited, done = tmp_path / "strangers are awaited", tmp_path / "strangers are done"
+    files = {"waits": str(awaited), "file": str(done)}
+    options["env__options"] = msgspec.json.encode(files).decode()
     attended = auditing.replace(":experiment", ":attended")
-    with closing(Strangers(made, done)) as strangers:
+    with closing(Strangers(made, awaited, done)) as strangers:
         run = srl.train(attended, launcher="local", seed=1, out=str(tmp_path / "run"), **options)
     summary = run.summary
     assert summary["status"] == "completed", summary["reason"]
