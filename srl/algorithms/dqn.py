@@ -63,6 +63,9 @@ Distribution = Literal["none", "c51", "quantiles"]
 RecurrentKind = Literal["none", "lstm", "gru"]
 LADDER = Spec((Field("state.ladder", (), "float32", "chunk"),))
 """Where on the ladder a lane stands in this episode, 0..1."""
+ROWS_A_NOISE = 32
+"""Rows that are learned with the same noise in the weights: a batch of the paper's. One noise for a larger batch would
+be most of its gradient's variance, however large it is; one for each row takes longer to draw than to learn."""
 OUTCOMES = ("reward", "terminated", "truncated")
 MASKS = ("first", "valid", "acting")
 TOLD = ("action", "returns", "discounts", "weight")
@@ -487,10 +490,13 @@ class DQN(NetworkLearner[DQNPolicy]):
         first: Tensor,
         state: Mapping[str, Tensor] = {},
     ) -> Tensor:
-        """What a network says of rows after the burn-in, by noise drawn for all of them."""
+        """What a network says of rows after the burn-in, by noise drawn for every `ROWS_A_NOISE` of them."""
         noise, width = None, network.num_noise
         if width:
-            noise = torch.randn(1, width, generator=self.generator).to(self.policy.device)
+            num_rows = (len(first) - self.config.burn_in) * first.shape[1]
+            drawn = torch.randn(-(-num_rows // ROWS_A_NOISE), width, generator=self.generator)
+            share = torch.arange(num_rows, device=self.policy.device) % len(drawn)
+            noise = drawn.to(self.policy.device)[share]
         return network(obs, first, state, self.config.burn_in, noise=noise)[0]
 
     @torch.no_grad()

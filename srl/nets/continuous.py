@@ -119,6 +119,11 @@ class ContinuousConfig:
                 f"algorithm {name} needs actions with finite bounds, and this agent's are "
                 f"{list(action.low)} to {list(action.high)}: give them bounds by a wrapper, or use ppo"
             )
+        if not np.less(action.low, action.high).all():
+            raise ConfigError(
+                f"algorithm {name} needs actions that can be chosen, and of this agent's, {list(action.low)} to "
+                f"{list(action.high)}, one has the same lowest and highest value: leave it out by a wrapper"
+            )
         if not agent.observations:
             raise ConfigError(f"algorithm {name} needs an agent that observes something")
         images = [o.name for o in agent.observations if is_image(o)]

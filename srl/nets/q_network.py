@@ -117,7 +117,7 @@ class QNetwork(nn.Module):
             first: `[K, N]` bool: an episode begins.
             state: of the memory before row 0, each `[N, *shape]`; empty where there is none.
             burn_in: rows, of the `K`, that only bring the memory up to date.
-            noise: `[M, num_noise]`, of the other rows, or `[1, num_noise]`, of all of them; None: without any.
+            noise: `[M, num_noise]`, of the other rows; None: without any.
 
         Returns:
             Of the other rows, `[M, A, n]`; and the state after the last row.

@@ -118,6 +118,10 @@ def test_config_when_out_of_range_names_the_option(name, options, message):
             AgentSpec(VECTOR, Box((1,), (-math.inf,), (1.0,))),
             "finite bounds.*-inf.*wrapper, or use",
         ),
+        (
+            AgentSpec(VECTOR, Box((2,), (-1.0, 0.0), (1.0, 0.0))),
+            "same lowest and highest value: leave it out",
+        ),
         (AgentSpec((), AGENT.action), "observes something"),
         (AgentSpec((Observation("eye", (8, 8, 3), "uint8"),), AGENT.action), "'eye' is an image"),
     ],
@@ -251,10 +255,10 @@ def test_temperature_falls_while_there_is_too_much_entropy():
 
 
 def test_td3_losses_by_hand():
-    """μ = 0.5; noise of 0.2 x 10 is clipped to 0.5, that of 0.2 x 1 is not."""
+    """μ = 0.5; noise of 0.2 x -10 is clipped to -0.5, that of 0.2 x 1 is not."""
     learner = by_hand("td3", [math.atanh(0.5)])
-    rows = transition(learner, next_noise=[[10.0]])
-    assert float(learner.target(rows)) == pytest.approx(1 + 0.9 * (2 + 2 + 0.5))
+    rows = transition(learner, next_noise=[[-10.0]])  # 0.0, where noise of 2 would make it -1
+    assert float(learner.target(rows)) == pytest.approx(1 + 0.9 * (2 + 0.5))
     rows = transition(learner, next_noise=[[1.0]])
     target = 1 + 0.9 * (2 + 1.4 + 0.5)
     assert float(learner.target(rows)) == pytest.approx(target)

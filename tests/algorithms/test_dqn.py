@@ -557,6 +557,33 @@ def test_noise_explores_in_the_place_of_epsilon():
     assert learner.learn(draw(learner, agent), 0.0)["epsilon"] == 0
 
 
+def test_every_32_rows_are_learned_with_a_noise_of_their_own(monkeypatch):
+    learner = make(noisy=0.5, replay=ReplayConfig(batch=70))
+    seen, forward = [], type(learner.target).forward
+
+    def told(network, *args, noise=None):
+        seen.append(noise)
+        return forward(network, *args, noise=noise)
+
+    monkeypatch.setattr(type(learner.target), "forward", told)
+    batch, _, _ = windows(learner, play(learner, PLAIN), number=70)
+    seen.clear()
+    learner.learn(batch, 0.0)
+    drawn = [{tuple(row) for row in noise.tolist()} for noise in seen]
+    assert [len(noise) for noise in seen] == [70] * 3  # values, next values and their targets
+    assert [len(rows) for rows in drawn] == [3] * 3
+    assert len(set.union(*drawn)) == 9
+    counts = np.unique(seen[0].numpy(), axis=0, return_counts=True)[1]
+    assert counts.max() <= 32
+
+
+def test_long_gradients_are_scaled_down():
+    learner = make(max_grad_norm=0.01)
+    norm = learner.learn(draw(learner, reward=paid), 0.0)["grad_norm"]
+    assert norm > 0.02
+    assert float(learner._adam.gradient.norm()) == pytest.approx(0.01, rel=1e-3)
+
+
 @pytest.mark.parametrize("options", [{}, {"noisy": 0.5}, {"ladder": 3.0}], ids=str)
 def test_masks_are_never_violated(options):
     learner = make(MASKED, **options)
@@ -591,10 +618,9 @@ def two_hundred_updates(variant):
     for i in range(100):
         metrics = learner.learn(batches[i % 5], i / 100)
     assert learner.updates == 200
-    weights = learner.policy.weights().values()
-    size = float(np.sqrt(sum((x.astype(np.float64) ** 2).sum() for x in weights)))
-    names = ("loss", "td_error", "value")
-    return {name: metrics[name] for name in names} | {"size_of_weights": size}
+    weights = learner.policy.weights().items()
+    sizes = {name: float(np.linalg.norm(x.astype(np.float64))) for name, x in weights}
+    return {name: metrics[name] for name in ("loss", "td_error", "value")} | sizes
 
 
 if __name__ == "__main__":
