@@ -14,10 +14,11 @@ def pong_rainbow() -> Experiment[DQNConfig]:
         algorithm=DQNConfig(
             # As Hessel et al. 2018, but: batches of 256 in the place of 32, the step size with the root of
             # that, and a layer of 512 before both streams, with which the encoder ends. Their ε of 1.5e-4 is for
-            # gradients of 32: those of 256 were 5e-5 a weight (root mean square) in a run that was still at -21 after
-            # 1.2M steps. With 1e-6 it was not run yet. The target
-            # network is copied every 32,000 frames, as there: an update is of 32 env steps, so 250 of
-            # them. The run has 62,000, and values spread only as fast as there are copies.
+            # gradients of 32: those of 256 were 5e-5 a weight (root mean square) in a run that was still at
+            # -21 after 1.2M steps, by weights whose noise of 0.5 outweighed what the actions differ by.
+            # With 1e-6 and 0.1 it was not run yet. The target network is copied every 32,000 frames, as
+            # there: an update is of 32 env steps, so 250 of them. The run has 62,000, and values spread
+            # only as fast as there are copies.
             rollout=16,
             replay=ReplayConfig(
                 kind="prioritised",
@@ -33,7 +34,7 @@ def pong_rainbow() -> Experiment[DQNConfig]:
             n_step=3,
             distribution="c51",
             value_range=(-10.0, 10.0),
-            noisy=0.5,
+            noisy=0.1,
             hidden=(512,),
             learning_rate=1.8e-4,
             adam_epsilon=1e-6,
