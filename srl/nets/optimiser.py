@@ -100,6 +100,8 @@ class Follower(Generic[NetworkT]):
         for parameter in self.network.parameters():
             parameter.grad = None
         self._weights = flattened(self.network)
+        pairs = zip(self.network.buffers(), network.buffers(), strict=True)
+        self._buffers = tuple(pairs)
 
     def copy(self) -> None:
         """Become what the network is now, buffers included."""
@@ -107,5 +109,7 @@ class Follower(Generic[NetworkT]):
 
     @torch.no_grad()
     def follow(self, rate: float) -> None:
-        """Go this part of the way to the network."""
+        """Go this part of the way to the network; statistics that it keeps are taken as they are."""
         self._weights.lerp_(self._leader.weights, rate)
+        for mine, its in self._buffers:
+            mine.copy_(its)

@@ -1,4 +1,5 @@
 import torch
+from torch import nn
 
 from srl.core.compute import Compute
 from srl.nets.critics import Critics
@@ -57,3 +58,18 @@ def test_follower_goes_part_of_the_way():
         torch.testing.assert_close(follower, 0.75 * old + 0.25 * leader)
     features, action = torch.randn(7, 3), torch.randn(7, 2)
     assert not target.network(features, action).requires_grad
+
+
+def test_what_follows_takes_statistics_as_they_are():
+    network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    adam = Adam(network, epsilon=1e-8)
+    follower = Follower(network, adam)
+    before = adam.weights.detach().clone()
+    network(torch.randn(8, 2))  # counts them in
+    adam.weights.data.add_(1.0)
+    follower.follow(0.25)
+    buffers = dict(follower.network.named_buffers())
+    assert all(torch.equal(x, buffers[name]) for name, x in network.named_buffers())
+    assert buffers["1.running_mean"].any()
+    weights = torch.cat([p.flatten() for p in follower.network.parameters()])
+    assert torch.allclose(weights, before + 0.25)

@@ -14,6 +14,7 @@ from srl import cli
 from srl.algorithms.dqn import DQNConfig
 from srl.algorithms.ppo import PPOConfig
 from srl.algorithms.sac import SACConfig
+from srl.algorithms.td3 import TD3Config
 from srl.core.compute import Compute
 from srl.core.env import ActionSpace, AgentSpec, Box, Discrete, MultiDiscrete, Observation
 from srl.core.errors import ConfigError
@@ -25,6 +26,8 @@ BOX = Box((2, 1), (-0.02, -np.inf), (0.02, 0.01))
 CHOICES = MultiDiscrete((3, 2), start=(1, -1), shape=(2, 1))
 CATEGORIES = Observation("kind", (2,), "int64", categories=(3, 4), start=(1, 5))
 FRAMES = Observation("obs", (84, 84), "uint8", stack=4)
+ENTITIES = Observation("others", (5, 3), "float32")
+PRESENT = Observation("others_mask", (5,), "int8")
 MASKED = (VECTOR, Observation("action_mask", (3,), "int8"))
 MEMORY: dict[str, Any] = {"memory_size": 8, "chunk": 8}
 CASES = {
@@ -44,6 +47,20 @@ CASES = {
     "values of actions: dueling, atoms, noise, a ladder, masked, LSTM": (
         AgentSpec(MASKED, Discrete(3, start=2)),
         DQNConfig(dueling=True, distribution="c51", noisy=0.5, ladder=3.0, memory="lstm", **MEMORY),
+    ),
+    "GTrXL": (
+        AgentSpec((VECTOR,), Discrete(3)),
+        PPOConfig(memory="gtrxl", memory_length=4, memory_layers=1, memory_heads=2, **MEMORY),
+    ),
+    "sets of entities": (
+        AgentSpec((ENTITIES, PRESENT, VECTOR), Discrete(3)),
+        PPOConfig(encoder="entities", entity_size=8, entity_heads=2),
+    ),
+    "images by the resnet": (AgentSpec((FRAMES,), Discrete(6)), PPOConfig(encoder="resnet")),
+    "images by the light network": (AgentSpec((FRAMES,), Discrete(6)), DQNConfig(encoder="light")),
+    "bounded by tanh": (
+        AgentSpec((VECTOR,), Box((2,), (-2.0, 0.0), (2.0, 6.0))),
+        TD3Config(),
     ),
     "squashed Gaussian, normalised": (
         AgentSpec((VECTOR,), Box((2,), (-2.0, 0.0), (2.0, 6.0))),
@@ -72,7 +89,7 @@ def draw(observation: Observation, lanes: int, rng: np.random.Generator) -> np.n
     if observation.categories:
         kinds = rng.integers(0, observation.categories, shape) + observation.start
         return kinds.astype(observation.dtype)
-    if observation.name == "action_mask":
+    if observation.name.endswith("_mask"):
         mask = rng.integers(0, 2, shape)
         mask[:, 1] = 1
         return mask.astype(observation.dtype)
