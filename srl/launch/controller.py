@@ -181,6 +181,7 @@ class Controller:
         learning = [route.policy for route in plan.learning]
         frozen = [route.policy for route in plan.routes if route.is_frozen]
         self._progress = Progress(learning, frozen)
+        self._progress.memory.expected = plan.replay_growth
         self._failure: Failure | None = None
         self._ledgers: dict[str, Ledger] | None = None
         """Policy to what became of its blocks in this start of the run; None before its end."""

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_SETTLE_SECONDS = 5.0
-"""After its start a worker fills its buffers: that is not growth."""
+_SETTLE_SECONDS = 20.0
+"""After its start a worker makes its envs and fills its buffers: that is not growth."""
 _MUCH_MEGABYTES = 64.0
 _STEADY = 0.4
 """Share of all growth that the later half of the time must have: less, and it comes to an end."""
@@ -29,7 +29,9 @@ def own_megabytes(pid: int | str = "self", processes: Path = Path("/proc")) -> f
 class Growth:
     """The memory of one process over its life."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: float = 0.0) -> None:
+        """Of one that is to grow by so many megabytes, as replay is filled."""
+        self._expected = expected
         self._started: float | None = None
         self._samples: list[tuple[float, float]] = []
         """Seconds and megabytes, about evenly over its life."""
@@ -55,7 +57,7 @@ class Growth:
             return None
         (first, least), (last, most) = self._samples[0], self._samples[-1]
         grown = most - least
-        if grown < _MUCH_MEGABYTES:
+        if grown < _MUCH_MEGABYTES + self._expected:
             return None
         middle = (first + last) / 2
         _, then = min(self._samples, key=lambda sample: abs(sample[0] - middle))
@@ -66,6 +68,8 @@ class Memory:
     """The memory of all processes of a run."""
 
     def __init__(self) -> None:
+        self.expected: Mapping[str, float] = {}
+        """Kind of worker to megabytes that each of them is to grow by."""
         self._now: dict[str, float] = {}
         self._growths: dict[str, Growth] = {}
         self.growing: dict[str, float] = {}
@@ -81,7 +85,8 @@ class Memory:
         new = []
         for worker, size in megabytes.items():
             self._now[worker] = size
-            growth = self._growths.setdefault(worker, Growth())
+            expected = self.expected.get(worker.partition("-")[0], 0.0)
+            growth = self._growths.setdefault(worker, Growth(expected))
             growth.add(now, size)
             if (rate := growth.rate) is not None:
                 if worker not in self.growing:

@@ -105,11 +105,11 @@ LEAKY = f"{Path(__file__).parent / 'leaky.py'}:Leaky"
 def test_run_with_a_leaking_env_goes_on_and_names_it(start_run, wait_until):
     run = start_run(
         LEAKY,
-        *("--launcher", "local", "--actors.count", "1", "--actors.memory-limit-mb", "400"),
+        *("--launcher", "local", "--actors.count", "1", "--actors.memory-limit-mb", "1200"),
         *("--evaluation.episodes", "0", "--stop.seconds", "600"),
     )
     wait_until(lambda: "has grown by" in run.output, "a note on the growth")
-    wait_until(lambda: "more than actors.memory-limit-mb 400" in run.output, "its end")
+    wait_until(lambda: "more than actors.memory-limit-mb 1200" in run.output, "its end")
     run.wait_for_rows(len(run.rows()) + 5)
     run.popen.send_signal(signal.SIGINT)
     assert run.wait() == 130

@@ -23,21 +23,22 @@ def test_memory_that_is_taken_is_seen():
     assert len(taken) == 64 << 20
 
 
-def rate_of(sizes, *, seconds=1.0):
-    growth = Growth()
+def rate_of(sizes, *, seconds=1.0, expected=0.0):
+    growth = Growth(expected)
     for number, size in enumerate(sizes):
         growth.add(number * seconds, size)
     return growth.rate
 
 
 def test_leak_is_found():
-    assert rate_of([40 + 10 * t for t in range(20)]) == pytest.approx(10.0)
+    assert rate_of([40 + 10 * t for t in range(40)]) == pytest.approx(10.0)
     slow = [40 + 0.1 * t for t in range(2000)]
     assert rate_of(slow) == pytest.approx(0.1)
 
 
 def test_memory_that_settles_is_no_leak():
-    assert rate_of([40 + 100 * min(t, 4) for t in range(20)]) is None  # buffers at the start
+    slow_host = [40 + 10 * min(t, 18) for t in range(40)]
+    assert rate_of(slow_host) is None  # envs and buffers at the start
     filled = [40 + 10 * min(t, 20) for t in range(100)]
     assert rate_of(filled) is None  # a cache that is full
     assert rate_of([400 + 30 * (t % 2) for t in range(100)]) is None
@@ -45,7 +46,18 @@ def test_memory_that_settles_is_no_leak():
 
 
 def test_little_growth_is_not_mentioned():
-    assert rate_of([40 + 3 * t for t in range(20)]) is None
+    assert rate_of([40 + 3 * t for t in range(40)]) is None
+
+
+def test_replay_that_is_filled_is_no_leak_until_it_is_full():
+    filled = [40 + 10 * t for t in range(200)]
+    assert rate_of(filled, expected=2000.0) is None
+    assert rate_of(filled, expected=1000.0) == pytest.approx(10.0)
+    memory, told = Memory(), []
+    memory.expected = {"trainer": 2000.0}
+    for second, size in enumerate(filled):
+        told += memory.take(float(second), {"trainer-0": size, "buffer-0": size})
+    assert told == ["buffer-0"]
 
 
 def test_memory_of_a_run_is_added_up():
@@ -78,9 +90,9 @@ def test_who_grows_is_told_once_and_remembered_over_its_lives():
 
 def test_new_life_does_not_count_as_growth():
     memory = Memory()
-    for second in range(20):
+    for second in range(40):
         memory.take(float(second), {"policy-0": 20.0})
     memory.forget("policy-0")
-    for second in range(20, 60):
+    for second in range(40, 90):
         memory.take(float(second), {"policy-0": 500.0})
     assert memory.growing == {}

@@ -294,6 +294,14 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         saved = sum(replay.nbytes for replay in replays if replay.config.saved)
         return saved / _DISK_BYTES_A_SECOND
 
+    @property
+    def replay_growth(self) -> dict[str, float]:
+        """Kind of worker to the megabytes that one may grow by while its replay buffer is filled, and copied to be saved."""
+        replays = [route.replay for route in self.learning if route.replay is not None]
+        copies = [(not one.is_file) + one.config.saved for one in replays]
+        most = max((n * one.nbytes for n, one in zip(copies, replays, strict=True)), default=0)
+        return {"buffer" if self.num_buffers else "trainer": most / 1e6}
+
     def replay_contract(self) -> tuple[list[str], list[str]]:
         """What of replay buffers a checkpoint brings back, and what it does not, in words."""
         replays = [route.replay for route in self.learning if route.replay is not None]
