@@ -142,6 +142,8 @@ def resume_run(
     if any(word.partition("=")[0] == "--out" for word in arguments):
         raise ConfigError("resume goes on in the run's own folder: it takes no --out")
     folder = RunFolder.open(path, to_write=True)
+    folder.lock()  # says who runs it, before anything else is found wrong with it
+    folder.unlock()
     folder.settle()
     before = read_experiment(folder)
     experiment = parse_options(before, arguments)

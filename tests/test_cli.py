@@ -266,7 +266,10 @@ def test_env_options_that_the_env_does_not_take_are_refused(refuses: Any) -> Non
 
 @pytest.mark.parametrize(
     ("env", "module", "extra"),
-    [("ALE/Pong-v5", "ale_py", "srl[atari]"), ("HalfCheetah-v5", "mujoco", "srl[mujoco]")],
+    [
+        ("ALE/Pong-v5", "ale_py", "really-scalable-rl[atari]"),
+        ("HalfCheetah-v5", "mujoco", "really-scalable-rl[mujoco]"),
+    ],
 )
 def test_env_of_a_missing_extra_is_refused(refuses: Any, env: str, module: str, extra: str) -> None:
     if importlib.util.find_spec(module):

@@ -82,7 +82,9 @@ class _AtariVector:
                 AtariVectorEnv,
             )
         except ImportError as error:
-            raise ConfigError("Atari envs need ale-py: pip install 'srl[atari]'") from error
+            raise ConfigError(
+                "Atari envs need ale-py: pip install 'really-scalable-rl[atari]'"
+            ) from error
         games = sorted(set(roms.get_all_rom_ids()) - NOT_SOLO)
         if request.name not in games:
             hint = nearest(request.name.lower(), games) or f": there are {', '.join(games)}"

@@ -40,7 +40,9 @@ class _EnvPoolVector:
         try:
             envpool: Any = import_module("envpool")
         except ImportError as error:
-            raise ConfigError("EnvPool's envs need it: pip install 'srl[envpool]'") from error
+            raise ConfigError(
+                "EnvPool's envs need it: pip install 'really-scalable-rl[envpool]'"
+            ) from error
         known: Sequence[str] = envpool.list_all_envs()
         if request.name not in known:
             raise ConfigError(

@@ -302,7 +302,7 @@ def _make_registered(request: EnvRequest) -> gymnasium.Env:
     except gymnasium.error.DependencyNotInstalled as error:
         entry = str(gymnasium.spec(name).entry_point)
         extra = next((x for x in ("atari", "mujoco") if x in entry), None)
-        advice = f"pip install 'srl[{extra}]'" if extra else str(error)
+        advice = f"pip install 'really-scalable-rl[{extra}]'" if extra else str(error)
         raise ConfigError(f"env {name!r} needs a package that is missing: {advice}") from error
     except gymnasium.error.UnregisteredEnv as error:
         hint = nearest(name, list(gymnasium.registry))
@@ -325,7 +325,9 @@ def _register(package: str, extra: str) -> None:
     try:
         gymnasium.register_envs(import_module(package))
     except ImportError as error:
-        raise ConfigError(f"this env needs {package}: pip install 'srl[{extra}]'") from error
+        raise ConfigError(
+            f"this env needs {package}: pip install 'really-scalable-rl[{extra}]'"
+        ) from error
 
 
 def _time_limit(env: gymnasium.Env) -> int | None:

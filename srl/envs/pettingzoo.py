@@ -345,7 +345,9 @@ def _parallel_env(name: str) -> Callable[..., Any]:
     try:
         import_module("pettingzoo")
     except ImportError as error:
-        raise ConfigError("this env needs PettingZoo: pip install 'srl[pettingzoo]'") from error
+        raise ConfigError(
+            "this env needs PettingZoo: pip install 'really-scalable-rl[pettingzoo]'"
+        ) from error
     path = f"pettingzoo.{name}"
     try:
         if folder in MOVED:

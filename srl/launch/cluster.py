@@ -224,7 +224,8 @@ class ClusterLauncher:
         messages = self._files.hear(self._agents.hear())
         for host in self._agents.lost():
             self._files.forget(host)
-            messages += self._lose(host, f"host {host} is lost: {self._board.hosts[host].lost}")
+            address, why = self._starters[host].address, self._board.hosts[host].lost
+            messages += self._lose(host, f"host {host} ({address}) is lost: {why}")
         messages += self._await_lost()
         self._await_joining()
         return messages
@@ -233,7 +234,8 @@ class ClusterLauncher:
         """A host is gone: start it again, or end the run where it cannot go on without."""
         assert self._agents is not None
         if not self._agents.may_lose(host):
-            return [Failure("node-agent", reason, ""), *self._agents.give_up(host)]
+            words = f"{reason}; the run does not go on without it, `srl resume` does from its last checkpoint"
+            return [Failure("node-agent", words, ""), *self._agents.give_up(host)]
         deaths = self._agents.lose(host, reason, is_missed=is_missed)
         if self._agents.is_stopping:
             return [*deaths, *self._agents.give_up(host)]

@@ -6,10 +6,12 @@ takes part: the one that keeps the link of that host. Everything else is as on o
 
 import atexit
 import contextlib
+import difflib
 import importlib.util
 import ipaddress
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -29,6 +31,10 @@ from srl.launch.graph.plan import Plan
 from srl.transport.control import Failure, Message
 
 _REACH_SECONDS = 5.0
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How gRPC, by which a cluster's head is spoken to, begins: HTTP/2's preface, and settings, of which there are none."""
+_SETTINGS_TYPE = 4
+"""Of the frame that it is answered with, in the fourth byte."""
 _LOOK_SECONDS = 5.0
 """Between two looks at the cluster's head."""
 _HEAD_SECONDS = 20.0
@@ -157,6 +163,8 @@ class RayCluster:
             address = "local"
         if address == "local":  # before Ray is imported, or its parts do not agree
             os.environ.setdefault("RAY_AUTH_MODE", "token")
+            if os.environ["RAY_AUTH_MODE"] == "token" and not os.environ.get("RAY_AUTH_TOKEN"):
+                _make_token()
         import ray
 
         self.ray: Any = ray
@@ -183,7 +191,7 @@ class RayCluster:
 
     def _connect(self, address: str) -> None:
         how: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-        how["runtime_env"] = json.loads(self._options["runtime_env"])
+        how["runtime_env"] = self._runtime_env()
         try:
             if address != "local":
                 with contextlib.suppress(ConnectionError):
@@ -198,6 +206,17 @@ class RayCluster:
             if address == "local":
                 raise ConfigError(f"Ray could not be started on this host: {error}") from error
             raise ConfigError(_unreachable(address, str(error))) from error
+
+    def _runtime_env(self) -> dict[str, Any]:
+        """What is shipped to nodes; raises ConfigError for what Ray does not know, which it would leave out."""
+        given = json.loads(self._options["runtime_env"])
+        known = sorted(self.ray.runtime_env.RuntimeEnv.known_fields)
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f": did you mean {near[0]!r}?" if near else f"; it knows {', '.join(known)}"
+                raise ConfigError(f"--ray.runtime-env: Ray knows no {name!r}{hint}")
+        return given
 
     def nodes(self) -> list[Node]:
         """The nodes that live, and what they have."""
@@ -548,6 +567,17 @@ def _own_answers_to_signals() -> Iterator[None]:
             signal.raise_signal(signal.SIGTERM)
 
 
+def _make_token() -> None:
+    """Make the token of a cluster that is started here, if there is none: one that Ray makes, everybody can read."""
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    file = Path(named).expanduser() if named else Path.home() / ".ray" / "auth_token"
+    with contextlib.suppress(OSError):  # it is there; or Ray says what is wrong
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as writing:
+            writing.write(secrets.token_hex(32))
+
+
 def _is_mark(name: str) -> bool:
     """Whether a node is named by a resource of its own, as new nodes can be."""
     try:
@@ -570,21 +600,46 @@ def _is_there_one(address: str) -> bool:
 
 
 def _reach(address: str) -> None:
-    """Raise OSError where nothing listens at HOST:PORT."""
+    """Raise OSError where nothing at HOST:PORT greets as the head of a cluster does.
+
+    Ray itself waits for what listens and is silent, and cannot be interrupted meanwhile.
+    """
     host, _, port = address.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+    deadline = time.monotonic() + _REACH_SECONDS
+    with socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":  # another greeting
+            return
+        connection.sendall(_GREETING)
+        heard = b""
+        while len(heard) < 4:
+            connection.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                more = connection.recv(4 - len(heard))
+            except TimeoutError as error:
+                raise OSError(
+                    f"something listens there, and did not greet within {_REACH_SECONDS:.0f} s as Ray's head does"
+                ) from error
+            if not more:
+                break
+            heard += more
+    if len(heard) < 4 or heard[3] != _SETTINGS_TYPE:
+        raise OSError("what listens there is not the head of a Ray cluster")
 
 
 def check_ray(address: str) -> None:
     """Raise ConfigError where there is no Ray, or nothing listens, for which it would wait a minute."""
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("launcher ray needs Ray, which is not installed: pip install 'srl[ray]'")
+        raise ConfigError(
+            "launcher ray needs Ray, which is not installed: pip install 'really-scalable-rl[ray]'"
+        )
     if "://" in address:
         raise ConfigError(
             f"--ray.address {address}: a run connects as a part of the cluster, and not as a client of it; give HOST:PORT "
             "of its head, on a host that is one of its nodes"
         )
-    if address in ("auto", "local") or not address.rpartition(":")[2].isdigit():
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", address)
+    if not address.rpartition(":")[2].isdigit():  # auto, local, or a name that Ray may know
         return
     try:
         _reach(address)

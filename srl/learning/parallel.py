@@ -102,6 +102,12 @@ class BetweenHosts:
 
     def bind(self) -> None:
         """Use the interface that was named, or that has this host's address."""
+        names = [name for _, name in socket.if_nameindex()]
+        if self.interface is not None and self.interface not in names:
+            raise ConfigError(
+                f"--network.interface {self.interface}: the host {self.own} has none of this name, it has "
+                f"{', '.join(names)}"
+            )
         _use_interface(self.interface or interface_of(self.own))
 
     def store(self, rank: int, size: int) -> Any:

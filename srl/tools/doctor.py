@@ -86,7 +86,7 @@ def _python() -> Finding:
 def _packages() -> Iterator[Finding]:
     """What SRL needs, against what is installed."""
     try:
-        srl = importlib.metadata.distribution("srl")
+        srl = importlib.metadata.distribution("really-scalable-rl")
     except importlib.metadata.PackageNotFoundError:
         yield Finding("attention", "srl", "it is not installed: pip install -e . where it lies")
         return
@@ -116,7 +116,9 @@ def _extras() -> Finding:
     lacks = [extra for extra, spec in there.items() if not spec]
     words = f"installed: {', '.join(has) or 'none'}"
     if lacks:
-        words += f"; not installed: {', '.join(lacks)} (pip install 'srl[{lacks[0]}]')"
+        words += (
+            f"; not installed: {', '.join(lacks)} (pip install 'really-scalable-rl[{lacks[0]}]')"
+        )
     return Finding("ok", "extras", words)
 
 

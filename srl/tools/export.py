@@ -64,7 +64,9 @@ def check_export(run: Path, form: str, out: Path | None) -> Path:
         raise ConfigError(f"the folder {path.parent} cannot be written: choose another --out")
     missing = [name for name in _NEEDS[form] if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{form} needs {', '.join(missing)}: pip install 'srl[onnx]'")
+        raise ConfigError(
+            f"{form} needs {', '.join(missing)}: pip install 'really-scalable-rl[onnx]'"
+        )
     return path
 
 

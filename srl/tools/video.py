@@ -25,7 +25,7 @@ def check_video(path: Path) -> None:
     missing = [name for name in _NEEDS[path.suffix] if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"a video {path.suffix} needs {', '.join(missing)}: pip install 'srl[video]'"
+            f"a video {path.suffix} needs {', '.join(missing)}: pip install 'really-scalable-rl[video]'"
         )
 
 

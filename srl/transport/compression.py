@@ -27,7 +27,7 @@ class Lz4:
             self._lz4: Any = import_module("lz4.block")
         except ImportError as error:
             raise ConfigError(
-                "--network.compression lz4 needs the package lz4: pip install 'srl[lz4]', on every host"
+                "--network.compression lz4 needs the package lz4: pip install 'really-scalable-rl[lz4]', on every host"
             ) from error
 
     def pack(self, data: memoryview) -> bytes | None:

@@ -73,12 +73,12 @@ def stacks_of(block):
     ],
 )
 def test_mujoco_keeps_the_contract(name, options, steps):
-    pytest.importorskip("mujoco", reason="srl[mujoco] is not installed")
+    pytest.importorskip("mujoco", reason="really-scalable-rl[mujoco] is not installed")
     assert check_env(GymFamily.make_batch, request_of(name, **options), steps=steps) == []
 
 
 def test_minigrid_keeps_the_contract():
-    pytest.importorskip("minigrid", reason="srl[minigrid] is not installed")
+    pytest.importorskip("minigrid", reason="really-scalable-rl[minigrid] is not installed")
     request = request_of("MiniGrid-Empty-Random-5x5-v0", wrappers=NO_TEXT)
     agent = GymFamily.make_batch(request).spec.agents["agent_0"]
     assert agent.observation_names == ("obs.direction", "obs.image")
@@ -96,7 +96,7 @@ def test_minigrid_keeps_the_contract():
     ],
 )
 def test_atari_keeps_the_contract(game, reseed, options, steps):
-    pytest.importorskip("ale_py", reason="srl[atari] is not installed")
+    pytest.importorskip("ale_py", reason="really-scalable-rl[atari] is not installed")
     request = request_of(game, reseed=reseed, **options)
     assert check_env(AtariFamily.make_batch, request, steps=steps) == []
 
@@ -110,7 +110,7 @@ def test_atari_keeps_the_contract(game, reseed, options, steps):
     ],
 )
 def test_envpool_keeps_the_contract(name, options, steps):
-    pytest.importorskip("envpool", reason="srl[envpool] is not installed")
+    pytest.importorskip("envpool", reason="really-scalable-rl[envpool] is not installed")
     assert check_env(EnvPoolFamily.make_batch, request_of(name, **options), steps=steps) == []
 
 
@@ -119,7 +119,9 @@ def test_envpool_keeps_the_contract(name, options, steps):
 
 def bare_atari(game, seeds, actions, **options):
     """What `AtariVectorEnv` itself shows and gives: obs, lives `[T + 1]` and outcomes `[T]`."""
-    vector = pytest.importorskip("ale_py.vector_env", reason="srl[atari] is not installed")
+    vector = pytest.importorskip(
+        "ale_py.vector_env", reason="really-scalable-rl[atari] is not installed"
+    )
     envs = vector.AtariVectorEnv(game, len(seeds), num_threads=1, reward_clipping=False, **options)
     obs, info = envs.reset(seed=np.array(seeds))
     played = [(obs, info["lives"])]
@@ -181,7 +183,7 @@ def test_atari_life_loss_is_terminated_but_the_game_goes_on():
 
 
 def test_atari_rewards_are_raw_and_options_reach_the_game():
-    pytest.importorskip("ale_py", reason="srl[atari] is not installed")
+    pytest.importorskip("ale_py", reason="really-scalable-rl[atari] is not installed")
     env = AtariFamily.make_batch(
         request_of("ms_pacman", stack=1, full_action_space=True, num_threads=2, noops=0)
     )
@@ -193,7 +195,7 @@ def test_atari_rewards_are_raw_and_options_reach_the_game():
 
 
 def test_atari_seeded_at_start_is_not_restored_and_begins_other_games():
-    pytest.importorskip("ale_py", reason="srl[atari] is not installed")
+    pytest.importorskip("ale_py", reason="really-scalable-rl[atari] is not installed")
     env = AtariFamily.make_batch(request_of("pong", reseed="start"))
     assert "not restored" in env.spec.restores
     block = play(env, np.zeros((3, 2), np.int64))
@@ -208,7 +210,7 @@ def test_atari_seeded_at_start_is_not_restored_and_begins_other_games():
 
 
 def test_unknown_games_and_envs_are_refused_with_the_nearest():
-    pytest.importorskip("ale_py", reason="srl[atari] is not installed")
+    pytest.importorskip("ale_py", reason="really-scalable-rl[atari] is not installed")
     with pytest.raises(ConfigError, match="did you mean 'pong'"):
         AtariFamily.make_batch(request_of("Pong"))
     with pytest.raises(ConfigError, match="no Atari game 'combat'"):  # ale-py would exit
@@ -216,7 +218,7 @@ def test_unknown_games_and_envs_are_refused_with_the_nearest():
 
 
 def test_unknown_envpool_ids_and_options_are_refused():
-    pytest.importorskip("envpool", reason="srl[envpool] is not installed")
+    pytest.importorskip("envpool", reason="really-scalable-rl[envpool] is not installed")
     with pytest.raises(ConfigError, match="did you mean 'CartPole-v1'"):
         EnvPoolFamily.make_batch(request_of("CarPole-v1"))
     with pytest.raises(ConfigError, match="cannot be built with the options"):
@@ -226,7 +228,7 @@ def test_unknown_envpool_ids_and_options_are_refused():
 
 
 def test_envpool_atari_shows_one_frame_a_row():
-    envpool = pytest.importorskip("envpool", reason="srl[envpool] is not installed")
+    envpool = pytest.importorskip("envpool", reason="really-scalable-rl[envpool] is not installed")
     env = EnvPoolFamily.make_batch(request_of("Pong-v5", max_episode_steps=9))
     assert env.spec.agents["agent_0"].observations == (
         Observation("obs", (84, 84), "uint8", stack=4),
@@ -251,7 +253,7 @@ def test_envpool_atari_shows_one_frame_a_row():
 
 
 def test_envpool_seeds_envs_by_their_number_in_the_run():
-    pytest.importorskip("envpool", reason="srl[envpool] is not installed")
+    pytest.importorskip("envpool", reason="really-scalable-rl[envpool] is not installed")
     both = EnvPoolFamily.make_batch(request_of("CartPole-v1"))
     second = EnvPoolFamily.make_batch(replace(request_of("CartPole-v1", num_envs=1), first_env=11))
     actions = np.ones((30, 2), np.int64)

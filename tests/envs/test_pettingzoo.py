@@ -296,14 +296,14 @@ def test_missing_package_names_the_extra_to_install(monkeypatch):
 )
 def test_pettingzoo_env_keeps_the_contract(name, needs, options, steps, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    pytest.importorskip("pettingzoo", reason="srl[pettingzoo] is not installed")
-    pytest.importorskip(needs, reason="srl[pettingzoo] is not installed")
+    pytest.importorskip("pettingzoo", reason="really-scalable-rl[pettingzoo] is not installed")
+    pytest.importorskip(needs, reason="really-scalable-rl[pettingzoo] is not installed")
     assert check_env(PettingZooFamily.make_batch, request_of(name, **options), steps=steps) == []
 
 
 def test_unknown_and_unplayable_names_are_refused():
-    pytest.importorskip("pettingzoo", reason="srl[pettingzoo] is not installed")
-    pytest.importorskip("pygame", reason="srl[pettingzoo] is not installed")
+    pytest.importorskip("pettingzoo", reason="really-scalable-rl[pettingzoo] is not installed")
+    pytest.importorskip("pygame", reason="really-scalable-rl[pettingzoo] is not installed")
     with pytest.raises(ConfigError, match=r"did you mean 'butterfly\.pistonball_v6'"):
         PettingZooFamily.make_batch(request_of("butterfly.pistonball_v5"))
     with pytest.raises(ConfigError, match="has no parallel_env"):

@@ -430,11 +430,74 @@ def test_unreachable_cluster_is_an_error_at_once(auditing: str, tmp_path: Path) 
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (None, "did not greet within"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not the head of a Ray cluster"),
+        (b"", "not the head of a Ray cluster"),
+    ],
+)
+def test_what_listens_and_is_not_ray_is_an_error_at_once(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes | None, reason: str
+) -> None:
+    monkeypatch.setattr(ray_launcher, "_REACH_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            peer.recv(1000)
+            if answer is not None:
+                peer.sendall(answer)
+                peer.close()
+            else:
+                peer.recv(1000)  # until it is given up
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(
+            ConfigError, match=f"no Ray cluster at --ray.address {address}.*{reason}"
+        ):
+            ray_launcher.check_ray(address)
+        thread.join(10)
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConfigError, match=f"no Ray cluster at --ray.address {address}"):
+        ray_launcher.check_ray("auto")
+
+
+def test_a_head_greets(cluster: Any) -> None:
+    ray_launcher.check_ray(cluster.address)
+    ray_launcher._reach(cluster.address)
+
+
+def test_what_ray_does_not_know_is_not_shipped(cluster: Any, auditing: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Ray knows no 'workingdir': did you mean 'working_dir'"):
+        srl.train(
+            auditing,
+            launcher="ray",
+            ray__address=cluster.address,
+            ray__runtime_env='{"workingdir": "."}',
+            out=str(tmp_path / "run"),
+        )
+
+
+def test_token_is_for_its_owner_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "ray" / "token"
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+    ray_launcher._make_token()
+    first = file.read_text()
+    assert len(first) == 64
+    assert file.stat().st_mode & 0o777 == 0o600
+    ray_launcher._make_token()
+    assert file.read_text() == first
+
+
 def test_missing_ray_is_an_error(
     auditing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"pip install 'srl\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'really-scalable-rl\[ray\]'"):
         srl.train(auditing, launcher="ray", out=str(tmp_path / "run"))
     assert "RAY_ADDRESS" not in os.environ
 
@@ -457,4 +520,5 @@ def test_cluster_of_its_own_needs_no_preparation(auditing: str, tmp_path: Path) 
     shutil.rmtree(temporary, ignore_errors=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert left == []
-    assert (home / ".ray" / "auth_token").exists()  # it was not open to everybody
+    token = home / ".ray" / "auth_token"  # it was not open to everybody
+    assert token.stat().st_mode & 0o777 == 0o600

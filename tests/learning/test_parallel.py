@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from srl.core.errors import StreamError
+from srl.core.errors import ConfigError, StreamError
 from srl.learning import parallel
 from srl.learning.parallel import BetweenHosts, OnOneHost, TrainerGroup
 from srl.learning.ranks import join_in_memory
@@ -188,3 +188,9 @@ def test_rank_that_never_comes_is_an_error(where):
 
 def test_trainers_that_meet_by_network_equal_one_on_the_same_blocks():
     assert max(learn_together([("127.0.0.1", []), ("127.0.0.1", [])])) < 1e-5
+
+
+def test_interface_that_is_not_there_is_named_with_those_that_are():
+    point = BetweenHosts("tcp://127.0.0.1:1", "127.0.0.1", interface="nosuch")
+    with pytest.raises(ConfigError, match=r"nosuch: the host 127.0.0.1 has none.*, it has .*lo"):
+        point.bind()

@@ -240,9 +240,10 @@ def _too_few(
     if gpus:
         in_all += f" and {sum(plan.gpus(w) for w in needed):g} GPUs"
         less = f"a smaller --{option}.count or --{option}.gpus"
+    less = f"use {less}, " if of_kind > 1 or threads > 1 or gpus else ""
     return (
-        f"{words}; its nodes are {_nodes(places)}; all workers together need {in_all}: use {less}, add nodes, or have "
-        "Ray count more cores than a node has (`ray start --num-cpus N`)"
+        f"{words}; its nodes are {_nodes(places)}; all workers together need {in_all}: {less}add nodes, or start Ray so "
+        "that it counts more cores than a node has (`ray start --head --num-cpus N`)"
     )
 
 

@@ -16,7 +16,16 @@ from rich.table import Table
 from srl.launch.host.cgroup import cpu_quota
 from srl.tools.doctor import usable_cores
 
-_PACKAGES = ("srl", "torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco", "pettingzoo")
+_PACKAGES = (
+    "really-scalable-rl",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "ale-py",
+    "envpool",
+    "mujoco",
+    "pettingzoo",
+)
 
 
 def host() -> dict[str, Any]:

@@ -17,7 +17,7 @@ _FIELD = (4.8, 3.6)
 def check_plots(folder: Path) -> None:
     """Raise ConfigError, before anything is compared, where plots cannot be drawn or kept."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("plots need matplotlib: pip install 'srl[plots]'")
+        raise ConfigError("plots need matplotlib: pip install 'really-scalable-rl[plots]'")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -205,5 +205,7 @@ def test_missing_matplotlib_is_named_with_its_extra(make, tmp_path, monkeypatch,
     make("one")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert cli.main(["compare", str(tmp_path / "runs"), "--out", str(tmp_path / "plots")]) == 2
-    assert "plots need matplotlib: pip install 'srl[plots]'" in capsys.readouterr().err
+    assert (
+        "plots need matplotlib: pip install 'really-scalable-rl[plots]'" in capsys.readouterr().err
+    )
     assert not (tmp_path / "plots").exists()
