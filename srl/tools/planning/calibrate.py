@@ -36,6 +36,8 @@ _ALONE, _WARM_UP, _WINDOW = 0.32, 0.03, 0.10
 """Shares of the time: the parts alone, and of each run."""
 _START, _START_RUN = 7.0, 6.0
 """Seconds that pass beside it, about, while processes start and end: in all, and of each run."""
+_BUSY_CORES = 0.2
+"""Of other processes: more, and what is measured beside them is not what it costs."""
 _HALVINGS = 20
 """Of the range a time is searched in."""
 _FACTS = ("env", "algorithm", "actors", "precision", "compile", "acting", "policies", "trainers")
@@ -64,6 +66,8 @@ def calibrate(
             + (", two trainers" if name == "pair" else "")
         )
         windows[name] = run_window(changed, warm_up=_WARM_UP * seconds, window=_WINDOW * seconds)
+    if words := others_in(windows):
+        say(words)
     echoes = {name: echo_seconds(is_far=name == "far") for name in ("near", "far")}
     plan = plan_of(one)
     costs = costs_of(one, plan, alone, windows, echoes)
@@ -71,6 +75,17 @@ def calibrate(
         costs = with_exchange(costs, on_cluster(runs["pair"], this_host(), plan), windows["pair"])
     shown = {name: msgspec.to_builtins(window) for name, window in windows.items()}
     return costs, {"alone": alone, "windows": shown, "echoes": echoes, "host": host()}
+
+
+def others_in(windows: Mapping[str, Window]) -> str | None:
+    """That the host was not quiet, in words."""
+    busy = max(window.elsewhere or 0.0 for window in windows.values())
+    if busy <= _BUSY_CORES:
+        return None
+    return (
+        f"note: other processes of this host kept up to {busy:.1f} cores busy meanwhile, so these costs are not what "
+        "things cost: measure them anew, by --again, when it is quiet"
+    )
 
 
 def expected_seconds(experiment: Experiment[Any], seconds: float) -> float:

@@ -194,6 +194,9 @@ def test_costs_of_what_was_measured():
     )  # four numbers; an action, its log-probability, a value
 
 
+QUIET = Window(seconds=6.0, env_steps=6000, versions=6, workers={}, cpu={}, elsewhere=0.0)
+
+
 @pytest.mark.slow
 def test_calibration_of_a_real_experiment(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SRL_CACHE", str(tmp_path))
@@ -245,7 +248,7 @@ def test_an_experiment_is_calibrated_with_one_of_each_and_two_trainers(monkeypat
     seen = []
     module = "srl.tools.planning.calibrate"
     monkeypatch.setattr(f"{module}.measure_cost", lambda e, n, s: seen.append(e))
-    monkeypatch.setattr(f"{module}.run_window", lambda e, **_: seen.append(e))
+    monkeypatch.setattr(f"{module}.run_window", lambda e, **_: seen.append(e) or QUIET)
     monkeypatch.setattr(f"{module}.echo_seconds", lambda *, is_far: 0.0)
     monkeypatch.setattr(f"{module}.costs_of", lambda *_: COSTS)
     monkeypatch.setattr(f"{module}.with_exchange", lambda costs, *_: costs)
@@ -267,7 +270,7 @@ def test_what_two_trainers_cannot_share_is_not_calibrated_for_two(monkeypatch):
     seen = []
     module = "srl.tools.planning.calibrate"
     monkeypatch.setattr(f"{module}.measure_cost", lambda e, n, s: None)
-    monkeypatch.setattr(f"{module}.run_window", lambda e, **_: seen.append(e))
+    monkeypatch.setattr(f"{module}.run_window", lambda e, **_: seen.append(e) or QUIET)
     monkeypatch.setattr(f"{module}.echo_seconds", lambda *, is_far: 0.0)
     monkeypatch.setattr(f"{module}.costs_of", lambda *_: COSTS)
     # a batch is one block
