@@ -14,7 +14,7 @@ from srl.testing.chaos.real import run_real
 
 TOYS = Path(__file__).with_name("toys.py")
 LEARNED = load_object(f"{TOYS}:LEARNED")
-OF_ITS_FAMILY = ("impala", "dqn", "sac")
+OF_ITS_FAMILY = ("impala", "dqn", "pictures", "sac")
 """What shows, inline, in `make test`, that its family learns; `make test-all` has all of them."""
 LAUNCHERS: dict[str, list[pytest.MarkDecorator]] = {
     "inline": [],
