@@ -1,5 +1,6 @@
 """A run on several hosts: a node agent on each, tied to this process by a link."""
 
+import contextlib
 import logging
 import os
 import subprocess
@@ -106,8 +107,9 @@ class SubprocessStarter:
             start_new_session=True,
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(order + b"\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended already: `failure` says why
+            self._process.stdin.write(order + b"\n")
+            self._process.stdin.flush()
 
     def failure(self) -> str | None:
         """Why the link has ended; None while it has not."""
@@ -126,7 +128,8 @@ class SubprocessStarter:
         if self._process is None or self._said is None:
             return
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # what it was not told
+            self._process.stdin.close()
         self._said.close()
         try:
             self._process.wait(grace_seconds)

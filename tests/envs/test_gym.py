@@ -361,7 +361,7 @@ def test_unknown_id_is_refused_with_the_nearest():
 )
 def test_missing_package_names_the_extra_to_install(name, module, extra, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(ConfigError, match=rf"pip install 'srl\[{extra}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install 'really-scalable-rl\[{extra}\]'"):
         GymFamily.make_batch(request_of(name))
 
 

@@ -274,7 +274,7 @@ def test_envpool_seeds_envs_by_their_number_in_the_run():
 )
 def test_missing_package_names_the_extra_to_install(make, name, module, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=rf"pip install 'srl\[{extra}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install 'really-scalable-rl\[{extra}\]'"):
         make(request_of(name))
 
 

@@ -281,7 +281,7 @@ def test_requests_that_cannot_be_built_are_refused(caplog):
 
 def test_missing_package_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
-    with pytest.raises(ConfigError, match=r"pip install 'srl\[pettingzoo\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'really-scalable-rl\[pettingzoo\]'"):
         PettingZooFamily.make_batch(request_of("butterfly.pistonball_v6"))
 
 

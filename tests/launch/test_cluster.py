@@ -366,6 +366,18 @@ def test_host_that_cannot_take_part_is_an_error_and_nothing_is_left(
     assert_nothing_left(of_links)
 
 
+def test_link_that_ends_before_it_was_told_anything_says_why() -> None:
+    starter = SubprocessStarter("127.0.0.1", ("sh", "-c", "echo no memory; exit 3", "sh"))
+    starter.start(
+        bytes(1_000_000)
+    )  # more than a pipe holds: it has ended before all of it is written
+    deadline = time.monotonic() + 30
+    while not starter.is_gone():
+        assert time.monotonic() < deadline
+    assert starter.failure() == "no memory"
+    starter.close(1.0)
+
+
 UNFINITE = f"{Path(__file__).parent / 'unfinite.py'}:experiment"
 
 
@@ -397,7 +409,8 @@ def test_hosts_need_not_see_the_run_folder(
     assert first.manifest["version"] == run.summary["version"]
     assert run.summary["checkpoints"]["written"] >= 2
     assert run.summary["checkpoints"]["failed"] == 0
-    again = srl.resume(folder, stop__env_steps=10_000)
+    # beyond what was under way when it stopped
+    again = srl.resume(folder, stop__env_steps=run.summary["env_steps"] + 2000)
     assert again.summary["status"] == "completed", again.summary["reason"]
     assert again.summary["version"] > run.summary["version"]
     rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_text().splitlines()]

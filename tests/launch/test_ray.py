@@ -130,7 +130,17 @@ def test_a_cluster_that_was_killed_is_none(tmp_path: Path, monkeypatch: pytest.M
     left.parent.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as head:
         left.write_text(f"127.0.0.1:{head.getsockname()[1]}")
+
+        def greet() -> None:
+            peer, _ = head.accept()
+            peer.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # HTTP/2's settings: none
+            peer.recv(1000)
+            peer.close()
+
+        greeting = threading.Thread(target=greet)
+        greeting.start()
         assert ray_launcher._is_there_one("auto")
+        greeting.join(10)
     assert not ray_launcher._is_there_one("auto")
 
 

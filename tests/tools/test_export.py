@@ -227,7 +227,9 @@ def test_bad_input_is_refused(cartpole, tmp_path, monkeypatch, capsys, words, pr
 
 def test_missing_packages_are_named_with_their_extra_before_the_run_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs onnx, onnxscript: pip install 'srl\[onnx\]'"):
+    with pytest.raises(
+        ConfigError, match=r"needs onnx, onnxscript: pip install 'really-scalable-rl\[onnx\]'"
+    ):
         srl.export_run(tmp_path, format="onnx")
 
 

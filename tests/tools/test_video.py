@@ -141,7 +141,9 @@ def test_bad_paths_are_refused_before_anything_is_played(tmp_path, monkeypatch):
 
 def test_missing_packages_are_named_with_their_extra(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs imageio, imageio_ffmpeg: pip .*srl\[video\]"):
+    with pytest.raises(
+        ConfigError, match=r"needs imageio, imageio_ffmpeg: pip .*really-scalable-rl\[video\]"
+    ):
         check_video(tmp_path / "film.mp4")
 
 

@@ -54,6 +54,8 @@ def test_mutated_frames_are_nothing_or_whole(flat):
 
 def test_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lz4.block", None)
-    with pytest.raises(ConfigError, match=r"needs the package lz4: pip install 'srl\[lz4\]'"):
+    with pytest.raises(
+        ConfigError, match=r"needs the package lz4: pip install 'really-scalable-rl\[lz4\]'"
+    ):
         make_compression("lz4")
     assert make_compression("none") is None
