@@ -42,6 +42,7 @@ from srl.core.replay import ReplayConfig, Window
 from srl.core.spec import Field, Spec
 from srl.nets.chunks import Chunks
 from srl.nets.encoder import EncoderKind, EncoderOptions, check_encoder
+from srl.nets.graphs import GraphedByShape
 from srl.nets.learner import NetworkLearner
 from srl.nets.memory import MemoryOptions
 from srl.nets.mlp import Activation
@@ -290,6 +291,25 @@ class Windows(NamedTuple):
     """`[B]`: 0, 1, 2, ..."""
 
 
+class Shown(NamedTuple):
+    """What the networks are shown of `b` windows."""
+
+    obs: dict[str, Tensor]
+    """Without a memory of the rows that are learned, `[M]`; with one of all rows, `[R·b]`."""
+    next_obs: dict[str, Tensor]
+    """`[M]`, of the rows that these are bootstrapped from; with a memory only what is forbidden there."""
+    first: Tensor
+    """`[R, b]`; without a memory `[1, b]`."""
+    state: dict[str, Tensor]
+    """Of the memory before the first row, each `[b, *shape]`."""
+    place: Tensor | None
+    """`[M]`, with a memory: where among the rows after the burn-in these are bootstrapped from."""
+    noise: tuple[Tensor | None, ...]
+    """Of each pass of a network, `[rows / ROWS_A_NOISE, num_noise]`."""
+    told: dict[str, Tensor]
+    """Action, returns, discounts and weight as a Minibatch has them."""
+
+
 class Minibatch(NamedTuple):
     """What is learned of `b` windows, `[M]` each."""
 
@@ -327,6 +347,8 @@ class DQN(NetworkLearner[DQNPolicy]):
         self._follower = Follower(policy.network, self._adam)
         self.target = self._follower.network
         self.keep(adam=self._adam.tensors, target=self.target.state_dict())
+        is_graph = policy.device.type == "cuda" and config.memory == "none" and ranks.size == 1
+        self._descend = GraphedByShape(self._step) if is_graph else self._step
 
     def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
         """Take over the weights of another run, but not how little it explored at its end."""
@@ -370,9 +392,13 @@ class DQN(NetworkLearner[DQNPolicy]):
         errors, losses, norms = torch.zeros_like(windows.fields["weight"]), [], []
         values = errors[:, :0]
         for part, count in zip(parts, counts.clamp(min=1), strict=True):
-            errors[:, part], values, loss, norm = self._step(windows, part, count, rate)
-            losses.append(loss)
-            norms.append(norm)
+            error, values, loss, norm = self._descend(self._shown(windows, part), count, rate)
+            errors[:, part] = error.reshape(errors[:, part].shape)
+            losses.append(loss.clone())  # a graph writes over what it returned before
+            norms.append(norm.clone())
+            self.updates += 1
+            if not self.updates % config.target_interval:
+                self._follower.follow(config.target_rate)
         errors *= known
         largest, mean = errors.amax(0), errors.sum(0) / known.sum(0).clamp(min=1)
         self.priorities = array_of(mean + config.priority_mix * (largest - mean))
@@ -428,15 +454,44 @@ class DQN(NetworkLearner[DQNPolicy]):
         rarest = min(self.ranks.gather([float(chances.min())]))[0]
         return importance_weights(tensor_of(chances, self.policy.device), exponent, rarest=rarest)
 
+    def _shown(self, windows: Windows, part: slice) -> Shown:
+        """What both networks are shown of some windows."""
+        online, observe = self.policy.network, windows.chunks.observe
+        seen = self._agent.observation_names
+        fields = {name: x[:, part] for name, x in windows.fields.items()}
+        first, lanes = windows.first[:, part], windows.lanes[part]
+        after = fields["after"].reshape(-1)
+        told = {name: fields[name].reshape(-1) for name in TOLD}
+        if online.memory is None:
+            passes = 3 if self.config.double else 2
+            noise = tuple(self._noise(len(after)) for _ in range(passes))
+            obs, next_obs = observe(lanes, seen), observe(after, seen)
+            return Shown(obs, next_obs, first[:1], {}, None, noise, told)
+        next_obs = observe(after, () if online.mask_name is None else (online.mask_name,))
+        times = torch.arange(len(first), device=lanes.device)[:, None]
+        obs = observe((times * len(windows.lanes) + lanes).reshape(-1), seen)
+        state = {name: x[part] for name, x in windows.state.items()}
+        place = (fields["ends"] * len(lanes) + windows.lanes[: len(lanes)]).reshape(-1)
+        num_judged = (len(first) - self.config.burn_in) * first.shape[1]
+        noise = tuple(self._noise(num_judged) for _ in range(2))
+        return Shown(obs, next_obs, first, state, place, noise, told)
+
+    def _noise(self, num_rows: int) -> Tensor | None:
+        """For one pass of a network over so many rows, drawn for every `ROWS_A_NOISE` of them."""
+        if not self.policy.network.num_noise:
+            return None
+        shape = -(-num_rows // ROWS_A_NOISE), self.policy.network.num_noise
+        return torch.randn(shape, generator=self.generator).to(self.policy.device)
+
     def _step(
-        self, windows: Windows, part: slice, count: Tensor, learning_rate: Tensor
+        self, shown: Shown, count: Tensor, learning_rate: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Learn this rank's windows of a minibatch of `count` rows.
 
         Returns:
-            Errors, `[T, b]`; values, `[M, A, n]`; this rank's part of the loss; and the gradient's norm.
+            Errors, `[M]`; values, `[M, A, n]`; this rank's part of the loss; and the gradient's norm.
         """
-        rows = self._read(windows, part)
+        rows = self._judged(shown)
         self._adam.zero_grad()
         losses, error = self.loss(rows)
         loss = rows.weight @ losses / count
@@ -444,43 +499,32 @@ class DQN(NetworkLearner[DQNPolicy]):
         self.ranks.sum_(self._adam.gradient)
         norm = self._adam.clip(self.config.max_grad_norm)
         self._adam.step(learning_rate)
-        self.updates += 1
-        if not self.updates % self.config.target_interval:
-            self._follower.follow(self.config.target_rate)
-        shape = windows.fields["known"][:, part].shape
-        return error.reshape(shape), rows.values.detach(), loss.detach(), norm
+        return error, rows.values.detach(), loss.detach(), norm
 
-    def _read(self, windows: Windows, part: slice) -> Minibatch:
-        """What both networks say of some windows, and what came of their actions."""
-        online, observe = self.policy.network, windows.chunks.observe
-        seen = self._agent.observation_names
-        fields = {name: x[:, part] for name, x in windows.fields.items()}
-        first, lanes = windows.first[:, part], windows.lanes[part]
-        after = fields["after"].reshape(-1)
-        if online.memory is None:
-            next_obs = observe(after, seen)
-            values = self._judge(online, observe(lanes, seen), first[:1])
+    def _judged(self, shown: Shown) -> Minibatch:
+        """What both networks say."""
+        online, double = self.policy.network, self.config.double
+        obs, next_obs, first, state, place, noise, told = shown
+        if place is None:
+            values = self._judge(online, obs, first, state, noise[0])
             with torch.no_grad():
-                next_targets = next_values = self._judge(self.target, next_obs, first[:1])
-                if self.config.double:
-                    next_values = self._judge(online, next_obs, first[:1])
+                next_targets = next_values = self._judge(
+                    self.target, next_obs, first, state, noise[1]
+                )
+                if double:
+                    next_values = self._judge(online, next_obs, first, state, noise[2])
         else:
-            next_obs = observe(after, () if online.mask_name is None else (online.mask_name,))
-            times = torch.arange(len(first), device=lanes.device)[:, None]
-            obs = observe((times * len(windows.lanes) + lanes).reshape(-1), seen)
-            state = {name: x[part] for name, x in windows.state.items()}
-            judged = self._judge(online, obs, first, state)
-            values = judged[: len(after)]
-            place = (fields["ends"] * len(lanes) + windows.lanes[: len(lanes)]).reshape(-1)
+            judged = self._judge(online, obs, first, state, noise[0])
+            values = judged[: len(place)]
             with torch.no_grad():
-                next_targets = self._judge(self.target, obs, first, state)[place]
-                next_values = judged.detach()[place] if self.config.double else next_targets
+                next_targets = self._judge(self.target, obs, first, state, noise[1])[place]
+                next_values = judged.detach()[place] if double else next_targets
         return Minibatch(
             values=values,
             next_values=next_values,
             next_targets=next_targets,
             next_obs=next_obs,
-            **{name: fields[name].reshape(-1) for name in TOLD},
+            **told,
         )
 
     def _judge(
@@ -488,15 +532,13 @@ class DQN(NetworkLearner[DQNPolicy]):
         network: QNetwork,
         obs: dict[str, Tensor],
         first: Tensor,
-        state: Mapping[str, Tensor] = {},
+        state: Mapping[str, Tensor],
+        noise: Tensor | None,
     ) -> Tensor:
-        """What a network says of rows after the burn-in, by noise drawn for every `ROWS_A_NOISE` of them."""
-        noise, width = None, network.num_noise
-        if width:
+        """What a network says of rows after the burn-in."""
+        if noise is not None:
             num_rows = (len(first) - self.config.burn_in) * first.shape[1]
-            drawn = torch.randn(-(-num_rows // ROWS_A_NOISE), width, generator=self.generator)
-            share = torch.arange(num_rows, device=self.policy.device) % len(drawn)
-            noise = drawn.to(self.policy.device)[share]
+            noise = noise[torch.arange(num_rows, device=noise.device) % len(noise)]
         return network(obs, first, state, self.config.burn_in, noise=noise)[0]
 
     @torch.no_grad()

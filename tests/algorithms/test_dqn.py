@@ -34,6 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ladder": {"memory": "gru", "memory_size": 8, "chunk": 4, "ladder": 7.0},
 }
 REGRESSION = Path(__file__).with_name("dqn_updates.json")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 MAKING = threading.Lock()  # fresh weights come from the generator that all threads share
 
 
@@ -45,10 +46,10 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def make(agent=PLAIN, seed=0, ranks=None, **options):
+def make(agent=PLAIN, seed=0, ranks=None, device="cpu", **options):
     with MAKING:
-        config = DQNConfig(**(SMALL | options))
-        return config.make_learner(agent, seed=seed, compute=Compute(), ranks=ranks or Alone())
+        config, compute = DQNConfig(**(SMALL | options)), Compute(device)
+        return config.make_learner(agent, seed=seed, compute=compute, ranks=ranks or Alone())
 
 
 def play(learner, agent, **options):
@@ -92,6 +93,10 @@ def assert_equal(a, b):
     assert a.keys() == b.keys()
     for name in a:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def read(learner, drawn, part=slice(None)):
+    return learner._judged(learner._shown(drawn, part))
 
 
 def copies(arrays):
@@ -255,7 +260,7 @@ def test_without_double_the_target_network_chooses():
         for weight in learner.target.parameters():
             weight.data.mul_(-1.0)
         batch = draw(learner)
-        rows = learner._read(learner._windows(batch, 0.0), slice(0, None, 2))
+        rows = read(learner, learner._windows(batch, 0.0), slice(0, None, 2))
         assert torch.equal(rows.next_values, rows.next_targets) is not double
 
 
@@ -407,12 +412,29 @@ def test_two_ranks_equal_one_on_the_same_windows(variant, number):
     np.testing.assert_allclose(np.concatenate([first, second]), whole.priorities, atol=1e-4)
 
 
+@needs_gpu
+@pytest.mark.parametrize("agent", [PLAIN, MASKED], ids=["plain", "masked"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_gpu_learns_what_the_cpu_learns(variant, agent):
+    """Without a memory by a CUDA graph: the target network is copied between its replays."""
+    options = VARIANTS[variant] | {"adam_epsilon": 0.1, "learning_rate": 0.05}
+    options |= {"target_interval": 3, "target_rate": 1.0}
+    here, there = (make(agent, device=device, **options) for device in ("cpu", "cuda"))
+    for seed in range(12):
+        batch = draw(here, agent, seed=seed, reward=paid)
+        metrics, others = (learner.learn(copies(batch), 0.0) for learner in (here, there))
+        assert metrics == pytest.approx(others, rel=1e-2, abs=1e-3)
+        np.testing.assert_allclose(here.priorities, there.priorities, atol=1e-2)
+    for name, weight in here.policy.weights().items():
+        np.testing.assert_allclose(there.policy.weights()[name], weight, atol=1e-3, err_msg=name)
+
+
 def test_minibatches_are_spread_over_what_was_drawn():
     """Prioritised windows are drawn in the order they lie: neighbours are of one lane and time."""
     learner = make(replay=ReplayConfig(batch=B // 4, steps=4))
-    seen, read = [], learner._read
-    learner._read = lambda windows, part: (
-        seen.append(windows.lanes[part].tolist()) or read(windows, part)
+    seen, shown = [], learner._shown
+    learner._shown = lambda windows, part: (
+        seen.append(windows.lanes[part].tolist()) or shown(windows, part)
     )
     learner.learn(draw(learner), 0.0)
     assert seen == [list(range(i, B, 4)) for i in range(4)]
@@ -421,7 +443,7 @@ def test_minibatches_are_spread_over_what_was_drawn():
 def test_priorities_are_the_errors_of_each_window():
     learner = make(replay=ReplayConfig(batch=B), learning_rate=1e-9)
     batch = draw(learner, reward=paid)
-    rows = learner._read(learner._windows(batch, 0.0), slice(None))
+    rows = read(learner, learner._windows(batch, 0.0))
     _, error = learner.loss(rows)
     learner.learn(batch, 0.0)
     np.testing.assert_allclose(learner.priorities, error, atol=1e-5)
@@ -433,7 +455,7 @@ def test_priorities_of_sequences_mix_the_largest_and_the_mean_error():
     drawn = learner._windows(batch, 0.0)
     known = drawn.fields["known"].numpy()
     assert not known.all()
-    _, error = learner.loss(learner._read(drawn, slice(None)))
+    _, error = learner.loss(read(learner, drawn))
     learner.learn(batch, 0.0)
     for lane, errors in enumerate(error.reshape(known.shape).T.tolist()):
         mine = [e for e, is_known in zip(errors, known[:, lane], strict=True) if is_known]
@@ -481,13 +503,13 @@ def test_recurrent_windows_are_judged_as_the_whole_sequence_is(kind, burn_in):
         judged, _ = network({"obs": obs.flatten(0, 1)}, first, state)
     whole = judged.reshape(len(first), 8, 3)
     drawn = learner._windows(batch, 0.0)
-    read = learner._read(drawn, slice(None))
+    rows_read = read(learner, drawn)
     times = starts + burn_in + np.arange(4)[:, None]
     torch.testing.assert_close(
-        read.values.reshape(4, B, 3).detach(), whole[times, lanes], atol=1e-5, rtol=0
+        rows_read.values.reshape(4, B, 3).detach(), whole[times, lanes], atol=1e-5, rtol=0
     )
     ends = starts + burn_in + drawn.fields["ends"].numpy()
-    for got in (read.next_targets, read.next_values):
+    for got in (rows_read.next_targets, rows_read.next_values):
         torch.testing.assert_close(got.reshape(4, B, 3), whole[ends, lanes], atol=1e-5, rtol=0)
 
 
