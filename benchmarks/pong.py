@@ -23,16 +23,18 @@ LARGE = (
     "--actors.envs 32 --algorithm.rollout 32 --algorithm.batch-size 8192 "
     "--algorithm.minibatch-size 1024 --algorithm.learning-rate 5e-4 --stop.return 19.5"
 )
-BESIDE = "--evaluation.count 1 --evaluation.every 200"
+BESIDE = "--evaluation.count 1 --evaluation.every 700"
 """Returns of training are those of episodes that explore: how good the policy is, an evaluator says."""
+REPLAYED = "--actors.count 4 --actors.envs 32 --buffers.count 2 --precision tf32"
+"""Eight processes, which half of the cores are enough for."""
 ENDING = "--evaluation.episodes 20 --checkpoint.seconds 60"
 RECIPES = {
     "pong": f"srl train pong {GPU} --actors.count 16 {LARGE} {ENDING}",
     "pong-appo": f"srl train pong-appo {GPU} --actors.count 14 {LARGE} {ENDING}",
-    "pong-rainbow": f"srl train pong-rainbow {GPU} --actors.count 14 {BESIDE} {ENDING}",
-    "pong-apex": f"srl train pong-apex {GPU} --actors.count 14 {BESIDE} {ENDING}",
+    "pong-rainbow": f"srl train pong-rainbow {GPU} {REPLAYED} {BESIDE} {ENDING}",
+    "pong-apex": f"srl train pong-apex {GPU} {REPLAYED} {BESIDE} {ENDING}",
 }
-"""For 16 cores and one GPU: about an actor a core; a policy worker and a trainer share the GPU."""
+"""For 16 cores and one GPU: a policy worker and a trainer share it."""
 
 
 def main() -> None:

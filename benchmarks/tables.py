@@ -18,6 +18,7 @@ from srl.tools.bench.plot import write_lines
 HERE = Path(__file__).parent
 PAGES = HERE.parent / "docs" / "algorithms"
 BLOCK = re.compile(r"(<!-- measured: (.*?) -->\n).*?(<!-- end -->)", re.S)
+PONG = ("pong", "pong-appo", "pong-rainbow", "pong-apex")
 CLEANRL = {
     "cartpole-ppo": "490 ± 6",
     "cartpole-dqn": "489 ± 16",
@@ -33,6 +34,11 @@ def main() -> None:
     (PAGES / "curves").mkdir(exist_ok=True)
     for case, entry in recipes().items():
         draw(PAGES / "curves" / f"{case}.svg", case, entry["runs"])
+    for recipe in PONG:
+        if found := read(recipe):
+            curve = [(steps, mean) for steps, _, mean in found["curve"]]
+            run = {"seed": found["seed"], "curve": curve}
+            draw(PAGES / "curves" / f"{recipe}.svg", recipe, [run])
 
 
 def read(name: str) -> dict[str, Any]:
@@ -120,7 +126,11 @@ def of_recipes(cases: Sequence[str]) -> str:
 def curves(cases: Sequence[str]) -> str:
     found = recipes()
     shown = [case for case in cases if case in found]
-    return "\n".join(f"![{case}: return over env steps](curves/{case}.svg)" for case in shown)
+    return "\n".join(image(case) for case in shown)
+
+
+def image(case: str) -> str:
+    return f"![{case}: return over env steps](curves/{case}.svg)"
 
 
 def beside_sb3() -> str:
@@ -163,10 +173,13 @@ def staleness() -> str:
 
 def pong() -> str:
     rows = []
-    for recipe in ("pong", "pong-appo", "pong-rainbow", "pong-apex"):
+    for recipe in PONG:
         if not (found := read(recipe)):
             continue
         first, judged = found["reached_18_at"], found.get("evaluated_18_at")
+        last = found["eval_return"]
+        if last is None:
+            last = found.get("evaluated_afterwards", {}).get("return")
         host = found["host"]
         rows.append(
             [
@@ -175,7 +188,8 @@ def pong() -> str:
                 millions(first and first["env_steps"])
                 + (f", {first['seconds']:.0f} s" if first else ""),
                 millions(judged),
-                number(found["eval_return"]) if found["eval_return"] is not None else "",
+                number(found["mean_return"]),
+                "" if last is None else number(last),
                 f"{found['env_steps'] / 1e6:.1f}M in {found['seconds'] / 60:.1f} min",
                 f"{found['env_steps_per_second']:,.0f}",
             ]
@@ -185,11 +199,14 @@ def pong() -> str:
         "host",
         "training at 18 after",
         "evaluation at 18 after",
+        "training at last",
         "last evaluation",
         "in all",
         "env steps/s",
     )
-    return table(head, rows, "python benchmarks/pong.py RECIPE")
+    made = table(head, rows, "python benchmarks/pong.py RECIPE")
+    shown = [image(recipe) for recipe in PONG if read(recipe)]
+    return "\n\n".join([made, "\n".join(shown)]) if shown else made
 
 
 def number(x: float) -> str:
