@@ -53,6 +53,8 @@ def main() -> None:
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGTERM)  # writes a checkpoint and ends
         code = process.wait(timeout=120)
+    if not (folder / "summary.json").exists():
+        sys.exit(f"srl ended with exit code {code} and without a result: what it said is above")
     found = result(folder, " ".join([recipe, *rest]), code)
     file = options.results or HERE / f"{options.recipe}.json"
     file.write_text(json.dumps(found, indent=1) + "\n")
