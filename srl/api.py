@@ -32,6 +32,7 @@ from srl.launch.graph.opening import find_opponents, open_run, plan_run, read_ex
 from srl.launch.graph.options import parse_options, to_arguments
 from srl.launch.graph.plan import Plan, make_plan
 from srl.launch.graph.pool import pin
+from srl.launch.graph.resuming import check_replay
 from srl.launch.host.limits import check_host
 from srl.launch.play import PlayedEpisode, play
 from srl.launch.ray import check_ray
@@ -151,6 +152,7 @@ def resume_run(
     check_devices(experiment)
     check_metrics(experiment.metrics)
     plan = plan_run(folder, experiment)
+    check_replay(plan, found)
     agents = [route.agent_spec() for route in plan.learning]
     if _shape(before, agents) != _shape(experiment, agents):
         found = trainers_only(found)

@@ -232,9 +232,13 @@ def _read_part(path: Path, part: Part) -> Arrays:
 
 
 def trainers_only(checkpoint: Checkpoint) -> Checkpoint:
-    """Without actors, streams and staged blocks: for a run whose shape has changed."""
+    """Without actors, streams and staged blocks, but with rows of replay: for a run whose shape has changed."""
     sections = {
-        worker: {name: array for name, array in state.items() if not name.startswith("staging.")}
+        worker: {
+            name: array
+            for name, array in state.items()
+            if not name.startswith("staging.") or name.startswith("staging.replay.")
+        }
         for worker, state in checkpoint.sections.items()
         if worker.startswith("trainer")
     }

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import srl
+from srl.core.errors import CheckpointError
 from srl.core.names import load_object
 from srl.core.replay import ReplayConfig
 from srl.launch.inspect import inspect
@@ -135,6 +136,49 @@ def test_inline_run_whose_rows_are_not_saved_fills_its_buffer_anew(tmp_path: Pat
     assert resumed.summary["version"] > run.summary["version"]
     lost = inspect(run.folder).partition("\nnot restored:\n")[2]
     assert "rows and priorities of replay buffers: they are filled anew" in lost
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {f"{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"algorithm__replay__capacity": 9000}, r"lanes of .* rows.* and this run .* of .*: resume"),
+        ({"algorithm__replay__kind": "prioritised"}, "a buffer of kind uniform"),
+        ({"actors__envs": 4}, r"in blocks of 8 rows x 4 lanes.* of 8 x 2: resume"),
+        (
+            {"launcher": "local", "buffers__count": 1},
+            "rows of trainer-0, and this run would keep them in buffer-0: .*saved False",
+        ),
+    ],
+    ids=["capacity", "kind", "envs", "buffers"],
+)
+def test_rows_that_do_not_fit_are_refused_and_the_run_stays_as_it_was(
+    options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    run = train("chain", tmp_path / "run", launcher="inline", stop__env_steps=1000)
+    before = files_of(run.folder)
+    with pytest.raises(CheckpointError, match=words):
+        srl.resume(run.folder, stop__env_steps=2000, **options)
+    assert files_of(run.folder) == before
+
+    anew = options | {"algorithm__replay__saved": False}
+    resumed = srl.resume(run.folder, stop__env_steps=2000, **anew)
+    assert resumed.summary["status"] == "completed"
+
+
+def test_rows_go_with_a_run_to_another_launcher_and_back(tmp_path: Path) -> None:
+    """Each time the rows and the windows that were drawn are counted on."""
+    run = train("chain", tmp_path / "run", launcher="inline", stop__env_steps=1000)
+    for launcher in ("local", "inline"):
+        steps, version = run.summary["env_steps"], run.summary["version"]
+        kept, drawn = replayed(run.folder)
+        run = srl.resume(run.folder, launcher=launcher, stop__env_steps=steps + 500)
+        rows, windows = replayed(run.folder)
+        assert rows > kept
+        assert windows - drawn == (run.summary["version"] - version) * 128
 
 
 def replayed(folder: Path) -> tuple[int, int]:

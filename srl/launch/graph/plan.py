@@ -302,6 +302,17 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         most = max((n * one.nbytes for n, one in zip(copies, replays, strict=True)), default=0)
         return {"buffer" if self.num_buffers else "trainer": most / 1e6}
 
+    def keepers(self) -> list[WorkerPlan]:
+        """Workers whose rows of replay are in checkpoints."""
+        names = set(self.writers())
+        return [
+            worker
+            for route in self.learning
+            if route.replay and route.replay.config.saved
+            for worker in self.takers(route.policy)
+            if worker.name in names
+        ]
+
     def replay_contract(self) -> tuple[list[str], list[str]]:
         """What of replay buffers a checkpoint brings back, and what it does not, in words."""
         replays = [route.replay for route in self.learning if route.replay is not None]

@@ -13,7 +13,13 @@ from srl.core.names import load_object
 from srl.core.replay import ReplayConfig, Window
 from srl.learning.replay.limiter import make_limiter
 from srl.learning.replay.selectors import make_selector
-from srl.learning.replay.table import Table, rows_of_track, window_layout
+from srl.learning.replay.table import (
+    Table,
+    TableShape,
+    check_shape,
+    rows_of_track,
+    window_layout,
+)
 
 _KINDS = ("uniform", "prioritised", "fifo")
 
@@ -114,15 +120,21 @@ class Replay:
         }
         if not self._config.saved or "kind" not in state:
             return  # it fills, and is warmed up, anew
-        kind = _KINDS[int(state["kind"])]
-        if kind != self._config.kind:
-            raise CheckpointError(
-                f"replay: the checkpoint has a buffer of kind {kind}, and this run one of kind "
-                f"{self._config.kind}: resume with --algorithm.replay.kind {kind}, or fill it anew with "
-                "--algorithm.replay.saved False"
-            )
+        check_fits(state, self._config, self._table.shape)
         self.limiter.inserted, self.limiter.drawn = (int(n) for n in state["counts"])
         self._table.load(subset(state, "table."))
         self._selector.load(subset(state, "selector."))
         if not continues:
             self._table.forget_what_follows()
+
+
+def check_fits(state: Mapping[str, np.ndarray], config: ReplayConfig, shape: TableShape) -> None:
+    """Raise CheckpointError where rows that were saved are of no use to a buffer."""
+    kind = _KINDS[int(state["kind"])]
+    if kind != config.kind:
+        raise CheckpointError(
+            f"replay: the checkpoint has a buffer of kind {kind}, and this run one of kind "
+            f"{config.kind}: resume with --algorithm.replay.kind {kind}, or fill it anew with "
+            "--algorithm.replay.saved False"
+        )
+    check_shape(state["table.shape"], shape)

@@ -11,8 +11,9 @@ Axes: `L` lanes of a block, `T` rows of it that are kept, `B` windows of `W` row
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,6 +58,29 @@ def _shapes(layout: Layout, tracks: int, rows: int) -> list[tuple[Field, tuple[i
     }
     fields = [f for f in layout.spec if f.per != "head"]
     return [(f, lead[f.per] + f.shape) for f in (*fields, *_KEPT)]
+
+
+class TableShape(NamedTuple):
+    """What decides where a row lies."""
+
+    tracks: int
+    rows: int
+    """Of each."""
+    rollout: int
+    lanes: int
+    """Of a block."""
+
+
+def check_shape(saved: Sequence[int] | np.ndarray, own: TableShape) -> None:
+    """Raise CheckpointError where rows that were saved would lie elsewhere here."""
+    before = TableShape(*(int(n) for n in saved))
+    if before != own:
+        raise CheckpointError(
+            f"replay: the checkpoint has {before.tracks} lanes of {before.rows} rows, in blocks of "
+            f"{before.rollout} rows x {before.lanes} lanes, and this run {own.tracks} of {own.rows}, in blocks of "
+            f"{own.rollout} x {own.lanes}: resume with the same actors, envs, groups, rollout, capacity and number "
+            "of buffers, or fill it anew with --algorithm.replay.saved False"
+        )
 
 
 class Table:
@@ -190,7 +214,7 @@ class Table:
             f"rows.{name}": x[:, : used // chunk if self._per(name) == "chunk" else used]
             for name, x in self._arrays.items()
         }
-        state["shape"] = np.array(self._shape, np.int64)
+        state["shape"] = np.array(self.shape, np.int64)
         state["written"], state["next"] = self.written.copy(), self._next.copy()
         state["lanes"] = self._lanes.copy()
         state["places"] = np.array([*self._places.items()], np.int64).reshape(-1, 2)
@@ -198,14 +222,7 @@ class Table:
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `save` returned; raises CheckpointError where it is of another shape."""
-        before = tuple(int(n) for n in state["shape"])
-        if before != self._shape:
-            raise CheckpointError(
-                f"replay: the checkpoint has {before[0]} lanes of {before[1]} rows, in blocks of {before[2]} rows "
-                f"x {before[3]} lanes, and this run {self._shape[0]} of {self._shape[1]}, in blocks of "
-                f"{self._shape[2]} x {self._shape[3]}: resume with the same actors, envs, groups, rollout and "
-                "capacity, or fill it anew with --algorithm.replay.saved False"
-            )
+        check_shape(state["shape"], self.shape)
         for name, array in self._arrays.items():
             saved = state[f"rows.{name}"]
             if saved.shape[2:] != array.shape[2:]:
@@ -220,9 +237,9 @@ class Table:
         self._places = {int(lane): int(track) for lane, track in state["places"]}
 
     @property
-    def _shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> TableShape:
         """What decides where a row lies."""
-        return self.num_tracks, self.num_rows, self.rollout, self.layout.lanes
+        return TableShape(self.num_tracks, self.num_rows, self.rollout, self.layout.lanes)
 
     def forget_what_follows(self) -> None:
         """The next block of every lane comes after a gap."""
