@@ -7,7 +7,7 @@ action = policy.act(observation)
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -338,7 +338,8 @@ def export_run(
     Raises:
         ConfigError: where the format's packages are missing, or the policy cannot be exported.
     """
-    target = check_export(Path(path), format, None if out is None else Path(out))
+    folder = RunFolder.open(Path(path)).path
+    target = check_export(folder, format, None if out is None else Path(out))
     player = _find_player(path, policy, version)
     return write_policy(player.policy, player.agent, format, target)
 
@@ -380,10 +381,15 @@ def _with_absolute_files(experiment: Experiment[Any]) -> Experiment[Any]:
         name=absolute_reference(env.name),
         wrappers=tuple(absolute_reference(wrapper) for wrapper in env.wrappers),
     )
-    algorithm = experiment.algorithm
-    values = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
+    return replace(experiment, env=named, algorithm=_with_absolute_strings(experiment.algorithm))
+
+
+def _with_absolute_strings(config: Any) -> Any:
+    """A config whose own strings, and those of configs in it, name files by their whole paths."""
+    values = {f.name: getattr(config, f.name) for f in fields(config)}
     found = {k: absolute_reference(v) for k, v in values.items() if isinstance(v, str) and ":" in v}
-    return replace(experiment, env=named, algorithm=replace(algorithm, **found))
+    found |= {k: _with_absolute_strings(v) for k, v in values.items() if is_dataclass(v)}
+    return replace(config, **found)
 
 
 def _find(name: str, arguments: Sequence[str]) -> Experiment[Any]:

@@ -17,7 +17,8 @@ def check_options(
     """
     for name in names:
         value = getattr(config, name)
-        is_finite = not isinstance(value, float) or math.isfinite(value)
+        numbers = value if isinstance(value, tuple) else (value,)
+        is_finite = all(math.isfinite(n) for n in numbers if isinstance(n, float))
         if value is not None and not (is_finite and is_allowed(value)):
             raise ConfigError(f"algorithm.{name} must be {allowed}, got {value}")
 

@@ -80,6 +80,8 @@ class ReplayConfig:
             raise ConfigError(
                 f"algorithm.replay.samples_per_insert must be > 0, got {self.samples_per_insert}"
             )
+        if self.tolerance is not None:
+            check_at_least("algorithm.replay.tolerance", self.tolerance, 0)
         if self.kind == "fifo" and self.samples_per_insert % 1:
             raise ConfigError(
                 "algorithm.replay.samples_per_insert must be a whole number with kind fifo, which draws "

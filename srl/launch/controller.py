@@ -180,7 +180,8 @@ class Controller:
         """Why the watcher ends the run."""
         learning = [route.policy for route in plan.learning]
         frozen = [route.policy for route in plan.routes if route.is_frozen]
-        self._progress = Progress(learning, frozen)
+        is_inline = experiment.launcher == "inline"
+        self._progress = Progress(learning, frozen, takes_turns=is_inline)
         self._progress.memory.expected = plan.replay_growth
         self._failure: Failure | None = None
         self._ledgers: dict[str, Ledger] | None = None
@@ -190,7 +191,7 @@ class Controller:
         self._started = time.monotonic()
         self._lives = Lives(experiment, plan)
         self._restarts_before = 0
-        patience = math.inf if experiment.launcher == "inline" else experiment.hangs.seconds
+        patience = math.inf if is_inline else experiment.hangs.seconds
         self._doctor = Doctor(plan, patience, self._started, plan.late)
         self._is_stopping = False
         self.is_refused = False

@@ -39,6 +39,9 @@ from srl.transport.control import (
 from srl.workers.run import evaluations_of, failure_of, notes_of, report_of
 from srl.workers.watchdog import Hang, Watched, watch
 
+_WARM_UP_STEPS = 1000
+"""Env steps of a worker between two reports while there is no version."""
+
 
 class InlineLauncher:
     """Steps workers round-robin, actors first."""
@@ -59,6 +62,7 @@ class InlineLauncher:
         for name in names:
             self._workers.append(build_worker(plan, name, self._connector))
         self._trainers = [w for w in self._workers if plan.worker(w.name).kind == "trainer"]
+        self._replays = any(route.replay is not None for route in plan.learning)
         self._messages: list[Message] = []
         players = [Watched(w.name, w.telemetry) for w in self._workers if w not in self._trainers]
         seconds = plan.experiment["env"]["timeout_seconds"]
@@ -158,10 +162,24 @@ class InlineLauncher:
                 self._messages.append(failure_of(worker.name, error))
                 return
             self._messages += [*evaluations_of(worker), *notes_of(worker)]
-        if any(trainer.telemetry.updates for trainer in self._trainers):
+        if any(trainer.telemetry.updates for trainer in self._trainers) or self._warms_up():
             reports = [report_of(worker) for worker in self._workers]
             self._reported = {report.worker: report.counters for report in reports}
             self._messages += [*reports, Accounts(self._ledgers())]
+
+    def _warms_up(self) -> bool:
+        """Whether replay is filled before there is a first version, and much has come since the last report.
+
+        A warm-up is long: it is seen, and may end by `stop.env-steps`.
+        """
+        if not self._replays or any(int(trainer.version) for trainer in self._trainers):  # pyright: ignore[reportAttributeAccessIssue] - a Trainer
+            return False
+        return any(
+            worker.telemetry.counters["env_steps"]
+            - self._reported.get(worker.name, {}).get("env_steps", 0)
+            >= _WARM_UP_STEPS
+            for worker in self._workers
+        )
 
     def _save_unreported(self, worker: Worker) -> Arrays:
         """What it counted since its last report: the manifest has only what was reported."""

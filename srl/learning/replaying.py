@@ -92,7 +92,9 @@ class Replaying:
         self.rebase(version)
         if not state:
             return  # of another, or from before there was a buffer: it fills anew
-        with_blocks = with_blocks and "batch" in state  # rows alone come from a run of another shape
+        with_blocks = (
+            with_blocks and "batch" in state
+        )  # rows alone come from a run of another shape
         self._keeping.load(state, with_blocks=with_blocks)
         if not with_blocks:
             return

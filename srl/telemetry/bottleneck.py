@@ -14,12 +14,15 @@ def shares(split: Split) -> dict[str, float]:
     return {k: v / total for k, v in sorted(split.items(), key=lambda item: -item[1])}
 
 
-def name_bottleneck(splits: Mapping[str, Split]) -> str:
+def name_bottleneck(splits: Mapping[str, Split], *, takes_turns: bool = False) -> str:
     """One sentence: which worker kind holds the others back, and what would help.
 
     Args:
         splits: worker kind (`actor`, `policy`, `buffer`, `trainer`) to its time split.
+        takes_turns: whether all of them are one process, where nobody can wait for another.
     """
+    if takes_turns:
+        return _of_one_process(splits)
     actor, trainer = shares(splits.get("actor", {})), shares(splits.get("trainer", {}))
     policy = shares(splits.get("policy", {}))
     if not actor or not trainer:
@@ -61,4 +64,17 @@ def name_bottleneck(splits: Mapping[str, Split]) -> str:
         f"sampling: the trainer waits {starved:.0%} of its time for blocks; actors spend most "
         f"of theirs on {busiest} ({working.get(busiest, 0.0):.0%}); more --actors.count helps "
         "where cores are free"
+    )
+
+
+def _of_one_process(splits: Mapping[str, Split]) -> str:
+    parts = {(kind, name): value for kind in splits for name, value in splits[kind].items()}
+    total = sum(parts.values())
+    if total <= 0:
+        return "not known yet"
+    (kind, name), most = max(parts.items(), key=lambda item: item[1])
+    share = sum(splits[kind].values()) / total
+    return (
+        f"one process: {kind}s take {share:.0%} of its time, {name} alone {most / total:.0%}; --launcher local has "
+        "actors and trainers work side by side"
     )

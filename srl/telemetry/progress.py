@@ -112,8 +112,15 @@ class PolicyProgress:
 class Progress:
     """Totals over all workers, and an account a policy."""
 
-    def __init__(self, policies: Iterable[str] = ("main",), frozen: Iterable[str] = ()) -> None:
-        """Of a run with these `policies` that learn, and those that only play."""
+    def __init__(
+        self,
+        policies: Iterable[str] = ("main",),
+        frozen: Iterable[str] = (),
+        *,
+        takes_turns: bool = False,
+    ) -> None:
+        """Of a run with these `policies` that learn, and those that only play; in one process, by turns?"""
+        self._takes_turns = takes_turns
         self.base: dict[str, int] = dict.fromkeys(_TOTALS, 0)
         """What was done before this start of the run."""
         self.seconds_before = 0.0
@@ -228,7 +235,7 @@ class Progress:
 
     def bottleneck(self) -> str:
         """What holds the run back, in words."""
-        return name_bottleneck(self.splits())
+        return name_bottleneck(self.splits(), takes_turns=self._takes_turns)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything a resumed run goes on counting from."""

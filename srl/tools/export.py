@@ -83,7 +83,7 @@ def write_policy(policy: Policy, agent: AgentSpec, form: str, path: Path) -> Exp
             f"{type(policy).__name__} cannot be exported: only policies that are an "
             "srl.nets.policy:NetworkPolicy are"
         )
-    greedy = Greedy(policy, agent).eval()
+    greedy = Greedy(policy, agent).eval().requires_grad_(False)
     aside = path.with_name(f".{path.stem}.writing{path.suffix}")
     try:
         with _quiet():

@@ -134,6 +134,8 @@ def test_windows_are_as_long_as_the_loss_needs():
         ({"distribution": "c52"}, "algorithm.distribution must be none or c51 or quantiles"),
         ({"encoder": "vgg"}, "algorithm.encoder must be nature or light or resnet or entities"),
         ({"value_range": (1.0, 1.0)}, "algorithm.value_range must be two numbers, rising"),
+        ({"value_range": (0.0, float("inf"))}, "algorithm.value_range must be two numbers, rising"),
+        ({"target_rate": 0.0}, "algorithm.target_rate must be > 0 and at most 1"),
         ({"burn_in": 2}, r"algorithm.burn_in must be 0 without algorithm.memory \(lstm or gru\)"),
         ({"chunk": 8}, "algorithm.chunk must be 16 without algorithm.memory"),
         ({"memory_size": 8}, "algorithm.memory_size must be 64 without algorithm.memory"),

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ from srl.core.experiment import (
     Experiment,
     PoliciesConfig,
     Route,
+    StopConfig,
     TrainersConfig,
 )
 from srl.core.replay import ReplayConfig
@@ -181,6 +182,65 @@ def test_plan_refuses_a_batch_that_is_not_a_number_of_blocks():
     algorithm = PPOConfig(rollout=8, batch_size=72, minibatch_size=32)
     with pytest.raises(ConfigError, match="for example 64 or 80"):
         make_plan(experiment(algorithm=algorithm))
+
+
+@dataclass(frozen=True)
+class Loose(PPOConfig):
+    """Of an own algorithm: its options are not checked by itself."""
+
+    def __post_init__(self):
+        pass
+
+
+@dataclass(frozen=True)
+class NoRecords(Loose):
+    def records(self, agent):
+        return super().records(agent).outputs
+
+
+@dataclass(frozen=True)
+class NoPolicy(Loose):
+    def make_policy(self, agent, *, seed, compute):
+        return object()
+
+
+@dataclass(frozen=True)
+class NoAlgorithm:
+    rollout: int = 8
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        (Loose(rollout=0, batch_size=64), "algorithm.rollout must be at least 1, got 0"),
+        (Loose(rollout=-1, batch_size=64), "algorithm.rollout must be at least 1, got -1"),
+        (Loose(rollout=8, batch_size=0), "algorithm.batch-size must be at least 1, got 0"),
+        (
+            NoAlgorithm(),
+            "is not an algorithm: it has no batch_size, make_learner, make_policy, rec",
+        ),
+        (NoRecords(rollout=8, batch_size=64), r"records\(\) of NoRecords must return Records"),
+        (NoPolicy(rollout=8, batch_size=64), "object is not a policy: it has no act, act_greedy"),
+    ],
+    ids=["no rows", "fewer", "no batch", "no algorithm", "no records", "no policy"],
+)
+def test_plan_refuses_an_own_algorithm_that_is_none(algorithm, words):
+    with pytest.raises(ConfigError, match=words):
+        make_plan(experiment(algorithm=algorithm))
+
+
+def test_plan_refuses_a_function_for_drawn_windows_that_is_not_there():
+    replay = ReplayConfig(relabel="srl.core.replay:nothing")
+    with pytest.raises(ConfigError, match=r"'srl\.core\.replay' has no 'nothing'"):
+        make_plan(experiment(algorithm=DQNConfig(replay=replay)))
+
+
+def test_plan_says_where_nothing_will_be_learned():
+    algorithm = DQNConfig(replay=ReplayConfig(warm_up=5000))
+    made = make_plan(experiment(algorithm=algorithm, stop=StopConfig(env_steps=4999)))
+    assert "nothing will be learned: stop.env-steps 4999 are over" in made.warnings()[0]
+    made = make_plan(experiment(algorithm=algorithm, stop=StopConfig(env_steps=5000)))
+    assert not made.warnings()
 
 
 def test_plan_refuses_an_arena_that_is_too_small_with_the_sum():

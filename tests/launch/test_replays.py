@@ -145,7 +145,10 @@ def files_of(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"algorithm__replay__capacity": 9000}, r"lanes of .* rows.* and this run .* of .*: resume"),
+        (
+            {"algorithm__replay__capacity": 9000},
+            r"lanes of .* rows.* and this run .* of .*: resume",
+        ),
         ({"algorithm__replay__kind": "prioritised"}, "a buffer of kind uniform"),
         ({"actors__envs": 4}, r"in blocks of 8 rows x 4 lanes.* of 8 x 2: resume"),
         (
@@ -179,6 +182,13 @@ def test_rows_go_with_a_run_to_another_launcher_and_back(tmp_path: Path) -> None
         rows, windows = replayed(run.folder)
         assert rows > kept
         assert windows - drawn == (run.summary["version"] - version) * 128
+
+
+def test_inline_run_ends_where_it_is_to_also_while_its_buffer_warms_up(tmp_path: Path) -> None:
+    options = {"replay": replace(PRIORITISED["replay"], capacity=50_000, warm_up=50_000)}
+    run = train("chain", tmp_path / "run", options, launcher="inline", stop__env_steps=3000)
+    assert run.summary["version"] == 0
+    assert 3000 <= run.summary["env_steps"] < 3500
 
 
 def replayed(folder: Path) -> tuple[int, int]:

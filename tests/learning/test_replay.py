@@ -646,6 +646,8 @@ def test_items_name_track_and_row():
         ({"kind": "fifo", "samples_per_insert": 1.5}, "whole number"),
         ({"priority_exponent": 1.5}, "priority_exponent"),
         ({"warm_up": 11, "capacity": 10}, "warm_up"),
+        ({"tolerance": float("nan")}, "tolerance must be at least 0, got nan"),
+        ({"tolerance": float("inf")}, "tolerance must be at least 0, got inf"),
     ],
 )
 def test_impossible_options_are_refused(options, words):

@@ -70,3 +70,10 @@ def test_learning_that_draws_from_replay_is_told_who_may_do_that():
     assert "--buffers.count 1" in words
     words = name_bottleneck({"actor": actor, "trainer": {"learn": 85, "draw": 15}})
     assert "--buffers.count" not in words
+
+
+def test_bottleneck_of_one_process_is_what_takes_most_of_its_time():
+    splits = {"actor": {"env": 10, "inference": 20}, "trainer": {"learn": 60, "draw": 10}}
+    words = name_bottleneck(splits, takes_turns=True)
+    assert words.startswith("one process: trainers take 70% of its time, learn alone 60%")
+    assert name_bottleneck({}, takes_turns=True) == "not known yet"

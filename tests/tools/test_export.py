@@ -113,7 +113,7 @@ def run_torch(path: Path):
 
     def run(inputs):
         answer = module({name: torch.from_numpy(x) for name, x in inputs.items()})
-        return {name: x.detach().numpy() for name, x in answer.items()}
+        return {name: x.numpy() for name, x in answer.items()}
 
     return run
 
@@ -225,7 +225,13 @@ def test_bad_input_is_refused(cartpole, tmp_path, monkeypatch, capsys, words, pr
     assert not list(tmp_path.iterdir())
 
 
+def test_folder_that_is_no_run_is_said_to_be_none(tmp_path):
+    with pytest.raises(ConfigError, match="is not a run folder"):
+        srl.export_run(tmp_path / "nothere", format="torch")
+
+
 def test_missing_packages_are_named_with_their_extra_before_the_run_is_read(tmp_path, monkeypatch):
+    (tmp_path / "config.json").touch()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
         ConfigError, match=r"needs onnx, onnxscript: pip install 'really-scalable-rl\[onnx\]'"

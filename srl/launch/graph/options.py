@@ -115,5 +115,7 @@ def _first_paragraph(text: str) -> str:
         line.strip("│╭╰╮╯─ ").replace("--stop.return_", "--stop.return")
         for line in text.splitlines()
     ]
-    words = [line for line in lines if line and not line.startswith("For full helptext")]
+    words = [line for line in lines if line.strip("-") and not line.startswith("For full helptext")]
+    if len(words) > 1 and words[1].lower().startswith(words[0].lower()):
+        del words[0]  # a title that says what the first line says
     return " ".join(words)

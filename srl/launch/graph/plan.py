@@ -13,13 +13,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from srl.core.algorithm import AlgorithmConfig, HasSmallPolicy, NamedPolicy, Records
+from srl.core.algorithm import AlgorithmConfig, HasSmallPolicy, NamedPolicy, Policy, Records
 from srl.core.block import Block, Layout, route_layout
+from srl.core.checks import check_at_least, require_members
 from srl.core.compute import Compute
 from srl.core.env import AgentSpec, Discrete, Env, MultiDiscrete
 from srl.core.errors import ConfigError, EnvError
 from srl.core.experiment import Experiment
 from srl.core.masks import heed, nothing_allowed
+from srl.core.names import load_object
 from srl.core.replay import ReplayConfig, Replays, Window
 from srl.core.routes import RoutedAgents, route_agents
 from srl.core.spec import Spec, spec_of
@@ -392,7 +394,16 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         """What will run, but not as it was probably meant."""
         groups = self.experiment["actors"]["count"] * self.experiment["actors"]["groups"]
         ahead = self.experiment["max_staleness"] + 1
-        return [
+        steps = self.experiment["stop"]["env_steps"]
+        few = [
+            f"nothing will be learned: stop.env-steps {steps} are over before the "
+            f"{route.replay.config.warm_up} rows are there that --algorithm.replay.warm-up waits for"
+            for route in self.learning
+            if route.replay is not None
+            and steps is not None
+            and steps * len(route.agents) < route.replay.config.warm_up
+        ]
+        return few + [
             f"at most (max-staleness + 1) x {route.batch} = {ahead * route.batch} blocks may be "
             f"under way, fewer than there are groups ({groups}): some of them will always wait; "
             "use a larger --algorithm.batch-size, or fewer actors or groups"
@@ -542,6 +553,7 @@ def _random_actions(agent: AgentSpec, block: Block, rng: np.random.Generator) ->
 
 def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
     algorithm: AlgorithmConfig = experiment.algorithm
+    _check_algorithm(algorithm)
     actors = experiment.actors
     envs = actors.envs // actors.groups
     lanes = envs * len(routed.agents)
@@ -556,6 +568,10 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
             f"actors.groups x agents) = {rows}; for example {fewer} or {fewer + rows}"
         )
     records = algorithm.records(routed.agent)
+    if not isinstance(records, Records):
+        raise ConfigError(
+            f"records() of {type(algorithm).__name__} must return Records, not {type(records).__name__}"
+        )
     if algorithm.rollout % records.chunk:
         raise ConfigError(
             f"algorithm.rollout ({algorithm.rollout}) must be a multiple of the rows of a training "
@@ -581,7 +597,7 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
     if isinstance(algorithm, Replays):
         queued = actors.groups
         shards = experiment.num_buffers or num_ranks
-        groups = actors.count * actors.groups
+        groups = _grown(experiment).actors.count * actors.groups
         replay = _plan_replay(algorithm, block, groups=groups, shards=shards)
     elif experiment.buffers.count:
         raise ConfigError(
@@ -589,6 +605,7 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
             "and has nothing to keep; buffers are for algorithms with replay (srl list)"
         )
     policy = algorithm.make_policy(routed.agent, seed=0, compute=Compute())
+    require_members(policy, Policy, "a policy")
     return RoutePlan(
         policy=routed.policy,
         agents=routed.agents,
@@ -606,6 +623,16 @@ def _plan_route(experiment: Experiment[Any], routed: RoutedAgents) -> RoutePlan:
         replay=replay,
         small=small_policies([algorithm], [routed.agent]) if experiment.acting == "auto" else (),
     )
+
+
+def _check_algorithm(algorithm: AlgorithmConfig) -> None:
+    """Raise ConfigError where it is none, or asks for blocks and batches that cannot be."""
+    require_members(algorithm, AlgorithmConfig, "an algorithm")
+    check_at_least("algorithm.rollout", algorithm.rollout, 1)
+    if not isinstance(algorithm, Replays):
+        check_at_least("algorithm.batch-size", algorithm.batch_size, 1)
+    elif algorithm.replay.relabel is not None:
+        load_object(algorithm.replay.relabel)
 
 
 def _plan_replay(algorithm: Replays, block: Layout, *, groups: int, shards: int) -> ReplayPlan:

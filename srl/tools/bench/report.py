@@ -83,9 +83,11 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     for column, texts in zip(columns, zip(*cells, strict=True), strict=True):
         has_words = any(letter.isalpha() for text in texts for letter in text)
         table.add_column(column, justify="left" if has_words else "right", no_wrap=True)
+    widest = [max(map(len, texts)) + 4 for texts in zip(columns, *cells, strict=True)]
     for row in cells:
         table.add_row(*row)
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+    # whole, whatever the width of the screen: half of a number is worse than a second line
+    console = Console(file=sys.stdout, width=max(len(title), sum(widest)), highlight=False)
     console.print(table)
     console.print()
 

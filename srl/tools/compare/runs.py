@@ -18,12 +18,17 @@ _NO_METHOD += ("hangs", "network", "ray", "env.name", "env.options", "env.wrappe
 _NO_METHOD += ("env.timeout-seconds", "env.max-failures", "env.failure-window")
 """Options, or what they begin with, that say nothing of how a task is learned."""
 
+_MANY_OPTIONS = 3
+"""More would not fit beside the numbers."""
+
 
 @dataclass(frozen=True)
 class RunResult:
     """A run, as far as it is compared; returns are raw."""
 
     folder: Path
+    name: str
+    """Of its experiment."""
     task: str
     """Its env, with the options that make it another."""
     algorithm: str
@@ -97,6 +102,7 @@ def _read_run(path: Path, policy: str | None) -> RunResult:
     steps, returns = np.array(known, np.float64).reshape(-1, 2).T
     return RunResult(
         folder=path,
+        name=config["name"],
         task=" ".join([task, *(part for part in parts if part != "{}")]),
         algorithm=summary["algorithm"],
         options=_method_options(config),
@@ -140,6 +146,8 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def method_names(runs: Sequence[RunResult], by: Sequence[str] | None) -> list[str]:
     """The method of each run: its algorithm, and those options that tell runs of it apart.
 
+    Recipes of one algorithm for one task, whose options differ in many ways, go by their names.
+
     Args:
         runs: all that are compared.
         by: the options to tell them apart by; None: all that differ between runs of one algorithm
@@ -156,7 +164,26 @@ def method_names(runs: Sequence[RunResult], by: Sequence[str] | None) -> list[st
             for task in {run.task for run in runs}:
                 same = [r.options for r in runs if (r.algorithm, r.task) == (algorithm, task)]
                 names += [n for n in _differing(same) if n not in names]
-    return [_method(run, sorted(told_apart[run.algorithm])) for run in runs]
+    recipes = {
+        algorithm
+        for algorithm, names in told_apart.items()
+        if by is None
+        and len(names) > _MANY_OPTIONS
+        and _are_recipes([run for run in runs if run.algorithm == algorithm])
+    }
+    return [
+        f"{run.algorithm} {run.name}"
+        if run.algorithm in recipes
+        else _method(run, sorted(told_apart[run.algorithm]))
+        for run in runs
+    ]
+
+
+def _are_recipes(runs: Sequence[RunResult]) -> bool:
+    """Whether runs of one task have one set of options for each name, and another for another."""
+    sets = {(run.task, run.name, json.dumps(run.options, sort_keys=True)) for run in runs}
+    tasks, names, options = (len(set(found)) for found in zip(*sets, strict=True))
+    return tasks == 1 and names == options == len(sets)
 
 
 def _differing(options: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -81,6 +81,24 @@ def test_methods_are_told_apart_by_what_differs(make, tmp_path, capsys):
     assert "note" not in out
 
 
+def test_recipes_go_by_their_names_and_numbers_are_shown_whole(make, tmp_path, capsys):
+    """Where options differ in many ways, these would take the room of the numbers."""
+    other = {"discount": 0.5, "rollout": 64, "epochs": 9, "clip": 0.3, "gae_lambda": 0.7}
+    for seed in range(2):
+        make(f"a{seed}", seed=seed, eval_return=1234.5)
+        folder = make(f"b{seed}", seed=seed, eval_return=-9876.5, **other)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(
+            json.dumps(config | {"name": "a-recipe-of-a-long-name"})
+        )
+    report = compare(tmp_path, tmp_path / "runs")
+    (found,) = report["tasks"].values()
+    assert sorted(found["methods"]) == ["ppo a-recipe-of-a-long-name", "ppo toy/identity"]
+    out = capsys.readouterr().out
+    assert "-9876 [-9876, -9876]" in out
+    assert "…" not in out
+
+
 def test_by_names_what_tells_them_apart(make, tmp_path):
     two_methods(make)
     report = compare(tmp_path, tmp_path / "runs", "--by", "max-staleness")
