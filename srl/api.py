@@ -90,8 +90,9 @@ def train(
     arguments = _to_arguments(options)
     if isinstance(experiment, str):
         experiment = find_experiment(experiment, arguments)
-    elif arguments:
-        experiment = parse_options(experiment, arguments)
+    else:
+        changed = parse_options(experiment, arguments) if arguments else experiment
+        experiment = _with_absolute_files(changed)
     return train_experiment(experiment, view or _silent)
 
 
@@ -146,8 +147,8 @@ def resume_run(
     folder.lock()  # says who runs it, before anything else is found wrong with it
     folder.unlock()
     folder.settle()
-    before = read_experiment(folder)
-    experiment = parse_options(before, arguments)
+    before = _with_absolute_files(read_experiment(folder))
+    experiment = _with_absolute_files(parse_options(before, arguments))
     found = read_checkpoint(find_checkpoint(folder.checkpoints, checkpoint))
     check_devices(experiment)
     check_metrics(experiment.metrics)
@@ -157,7 +158,8 @@ def resume_run(
     if _shape(before, agents) != _shape(experiment, agents):
         found = trainers_only(found)
     if not any(section.startswith("actor") for section in found.sections):
-        plan = msgspec.structs.replace(plan, restarted_at=int(found.manifest["version"]))
+        done = int(found.manifest["progress"]["totals"]["env_steps"])
+        plan = msgspec.structs.replace(plan, restarted_at=1 + done)
     for route in plan.learning:
         load_policy(experiment, route, found)  # raises where the network is another
     if experiment.launcher != "inline":  # workers read theirs themselves
@@ -386,9 +388,10 @@ def _with_absolute_files(experiment: Experiment[Any]) -> Experiment[Any]:
 
 def _with_absolute_strings(config: Any) -> Any:
     """A config whose own strings, and those of configs in it, name files by their whole paths."""
-    values = {f.name: getattr(config, f.name) for f in fields(config)}
+    values = {f.name: getattr(config, f.name) for f in fields(config) if f.init}
     found = {k: absolute_reference(v) for k, v in values.items() if isinstance(v, str) and ":" in v}
-    found |= {k: _with_absolute_strings(v) for k, v in values.items() if is_dataclass(v)}
+    nested = {k: v for k, v in values.items() if is_dataclass(v) and not isinstance(v, type)}
+    found |= {k: _with_absolute_strings(v) for k, v in nested.items()}
     return replace(config, **found)
 
 

@@ -194,6 +194,8 @@ class Controller:
         patience = math.inf if is_inline else experiment.hangs.seconds
         self._doctor = Doctor(plan, patience, self._started, plan.late)
         self._is_stopping = False
+        self._was_loaded = False
+        """Whether the checkpoint was taken over, where that is known at once."""
         self.is_refused = False
         """Whether the launcher did not let it start."""
         self._backup_at = 0.0
@@ -263,6 +265,8 @@ class Controller:
 
     def _train(self, interrupts: Interrupts) -> None:
         """Run the workers; sets status and reason."""
+        is_there = (self._folder.path / "config.json").exists()
+        before = self._folder.read("config.json") if is_there else None
         self._folder.write("config.json", encode_experiment(self._experiment))
         try:
             self._folder.reserve()
@@ -284,6 +288,9 @@ class Controller:
         except BaseException as error:
             self._status = "failed"
             self._reason = self._reason or (str(error) if isinstance(error, SrlError) else "")
+            if before is not None and not self._was_loaded:
+                with contextlib.suppress(OSError):  # the checkpoint is not of this one
+                    self._folder.write("config.json", before)
             raise
 
     def _open_sinks(self) -> None:
@@ -314,6 +321,7 @@ class Controller:
         self._contract = launcher.contract()
         try:
             launcher.start(self._checkpoint)
+            self._was_loaded = True
             save_at = time.monotonic() + self._experiment.checkpoint.seconds
             while not self._is_over(interrupts):
                 messages = launcher.poll(_POLL_SECONDS)

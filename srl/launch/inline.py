@@ -39,8 +39,8 @@ from srl.transport.control import (
 from srl.workers.run import evaluations_of, failure_of, notes_of, report_of
 from srl.workers.watchdog import Hang, Watched, watch
 
-_WARM_UP_STEPS = 1000
-"""Env steps of a worker between two reports while there is no version."""
+_LONG_STEPS = 1000
+"""Env steps of a worker, where there is replay, after which it reports also without a version."""
 
 
 class InlineLauncher:
@@ -162,22 +162,22 @@ class InlineLauncher:
                 self._messages.append(failure_of(worker.name, error))
                 return
             self._messages += [*evaluations_of(worker), *notes_of(worker)]
-        if any(trainer.telemetry.updates for trainer in self._trainers) or self._warms_up():
+        if any(trainer.telemetry.updates for trainer in self._trainers) or self._waits_long():
             reports = [report_of(worker) for worker in self._workers]
             self._reported = {report.worker: report.counters for report in reports}
             self._messages += [*reports, Accounts(self._ledgers())]
 
-    def _warms_up(self) -> bool:
-        """Whether replay is filled before there is a first version, and much has come since the last report.
+    def _waits_long(self) -> bool:
+        """Whether much has come since the last report without a version: replay that warms up, mostly.
 
-        A warm-up is long: it is seen, and may end by `stop.env-steps`.
+        It is seen, and may end by `stop.env-steps`.
         """
-        if not self._replays or any(int(trainer.version) for trainer in self._trainers):  # pyright: ignore[reportAttributeAccessIssue] - a Trainer
+        if not self._replays:
             return False
         return any(
             worker.telemetry.counters["env_steps"]
             - self._reported.get(worker.name, {}).get("env_steps", 0)
-            >= _WARM_UP_STEPS
+            >= _LONG_STEPS
             for worker in self._workers
         )
 

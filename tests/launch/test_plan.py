@@ -238,7 +238,7 @@ def test_plan_refuses_a_function_for_drawn_windows_that_is_not_there():
 def test_plan_says_where_nothing_will_be_learned():
     algorithm = DQNConfig(replay=ReplayConfig(warm_up=5000))
     made = make_plan(experiment(algorithm=algorithm, stop=StopConfig(env_steps=4999)))
-    assert "nothing will be learned: stop.env-steps 4999 are over" in made.warnings()[0]
+    assert "hardly anything will be learned: stop.env-steps 4999 are over" in made.warnings()[0]
     made = make_plan(experiment(algorithm=algorithm, stop=StopConfig(env_steps=5000)))
     assert not made.warnings()
 

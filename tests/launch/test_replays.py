@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import srl
@@ -151,12 +152,13 @@ def files_of(folder: Path) -> dict[str, bytes]:
         ),
         ({"algorithm__replay__kind": "prioritised"}, "a buffer of kind uniform"),
         ({"actors__envs": 4}, r"in blocks of 8 rows x 4 lanes.* of 8 x 2: resume"),
+        ({"algorithm__ladder": 7}, "has state.ladder as not there, and this run as"),
         (
             {"launcher": "local", "buffers__count": 1},
             "rows of trainer-0, and this run would keep them in buffer-0: .*saved False",
         ),
     ],
-    ids=["capacity", "kind", "envs", "buffers"],
+    ids=["capacity", "kind", "envs", "what is recorded", "buffers"],
 )
 def test_rows_that_do_not_fit_are_refused_and_the_run_stays_as_it_was(
     options: dict[str, Any], words: str, tmp_path: Path
@@ -170,6 +172,58 @@ def test_rows_that_do_not_fit_are_refused_and_the_run_stays_as_it_was(
     anew = options | {"algorithm__replay__saved": False}
     resumed = srl.resume(run.folder, stop__env_steps=2000, **anew)
     assert resumed.summary["status"] == "completed"
+
+
+def test_rows_with_states_at_other_places_are_refused(tmp_path: Path) -> None:
+    memory = {"memory": "lstm", "memory_size": 8, "chunk": 8}
+    more = {"launcher": "inline", "stop__env_steps": 1000}
+    run = train("chain", tmp_path / "run", memory, **more)
+    with pytest.raises(CheckpointError, match=r"has state\..* and this run as .*: resume with"):
+        srl.resume(run.folder, stop__env_steps=2000, algorithm__chunk=4)
+
+
+@pytest.mark.slow
+def test_rows_of_lanes_that_go_elsewhere_are_refused(tmp_path: Path) -> None:
+    more = {"launcher": "local", "buffers__count": 2, "stop__env_steps": 2000}
+    actors = {"actors__count": 4, "actors__envs": 4, "actors__groups": 1}
+    run = train("chain", tmp_path / "run", **more, **actors)
+    actors = {"actors__count": 2, "actors__envs": 8, "actors__groups": 2}
+    with pytest.raises(CheckpointError, match="rows of buffer-0 .* are of other lanes"):
+        srl.resume(run.folder, **(more | {"stop__env_steps": 3000}), **actors)
+
+
+def test_run_whose_checkpoint_cannot_be_taken_over_keeps_its_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train("chain", tmp_path / "run", launcher="inline", stop__env_steps=1000)
+    before = (run.folder / "config.json").read_bytes()
+
+    def start(*_: object) -> None:
+        raise CheckpointError("of something else")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("srl.launch.inline.InlineLauncher.start", start)
+        with pytest.raises(CheckpointError, match="of something else"):
+            srl.resume(run.folder, stop__env_steps=2000)
+    assert (run.folder / "config.json").read_bytes() == before
+    assert srl.resume(run.folder, stop__env_steps=2000).summary["status"] == "completed"
+
+
+def test_lanes_that_begin_anew_before_a_first_version_bring_other_rows(tmp_path: Path) -> None:
+    options = {"replay": replace(PRIORITISED["replay"], capacity=50_000, warm_up=50_000)}
+    run = train("masked", tmp_path / "run", options, launcher="inline", stop__env_steps=1500)
+    before = len(observations(run.folder))
+    run = srl.resume(run.folder, stop__env_steps=3000, max_staleness=2)
+    rows = observations(run.folder)
+    more = min(before, len(rows) - before)
+    assert more > 64
+    assert not (rows[:more] == rows[before : before + more]).all()
+
+
+def observations(folder: Path) -> np.ndarray:
+    """Of the first lane of a replay buffer, by the newest checkpoint."""
+    found = read_checkpoint(latest_checkpoint(folder / "checkpoints")).sections["trainer-0"]
+    return found["staging.replay.table.rows.obs"][0]
 
 
 def test_rows_go_with_a_run_to_another_launcher_and_back(tmp_path: Path) -> None:
@@ -188,7 +242,13 @@ def test_inline_run_ends_where_it_is_to_also_while_its_buffer_warms_up(tmp_path:
     options = {"replay": replace(PRIORITISED["replay"], capacity=50_000, warm_up=50_000)}
     run = train("chain", tmp_path / "run", options, launcher="inline", stop__env_steps=3000)
     assert run.summary["version"] == 0
-    assert 3000 <= run.summary["env_steps"] < 3500
+    assert 3000 <= run.summary["env_steps"] < 4100
+
+    anew = {"algorithm__replay__saved": False, "algorithm__replay__warm_up": 4000}
+    resumed = srl.resume(run.folder, stop__env_steps=9000, **anew)
+    assert resumed.summary["version"] > 0
+    again = srl.resume(run.folder, stop__env_steps=11_000)
+    assert 11_000 <= again.summary["env_steps"] < 12_100
 
 
 def replayed(folder: Path) -> tuple[int, int]:

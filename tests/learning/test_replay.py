@@ -379,6 +379,24 @@ def test_other_options_than_the_checkpoint_has_are_refused(changed, words):
         )
 
 
+def test_priorities_of_windows_that_are_now_too_long_are_not_taken_over():
+    lanes = Lanes(groups=1)
+    saved = make(lanes, Window(), kind="prioritised", batch=4)
+    for number in range(9):
+        saved.insert(lanes.block(0, lost=number in (3, 6)))
+    window = Window(length=2, ahead=4)
+    loaded = make(lanes, window, kind="prioritised", batch=4)
+    loaded.load(saved.save(), continues=False)
+    selector, table = loaded._selector, loaded._table
+    tracks, starts = selector._windows(np.flatnonzero(selector._tree.values))
+    assert len(starts) == selector._count > 0
+    assert (starts + window.rows <= table.written[tracks]).all()
+    assert table.is_usable(window, tracks, starts).all()
+    again = make(lanes, Window(), kind="prioritised", batch=4)
+    again.load(saved.save(), continues=False)
+    assert (again._selector._tree.values == saved._selector._tree.values).all()
+
+
 def test_rows_that_were_not_saved_are_not_missed():
     lanes = Lanes(groups=1)
     unsaved = make(lanes, Window(), saved=False)

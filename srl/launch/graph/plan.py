@@ -180,7 +180,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     num_buffers: int = 0
     """Buffer workers a policy."""
     restarted_at: int = 0
-    """Version at which actors begin anew in a resumed run: they then draw other numbers."""
+    """One more than the env steps after which actors begin anew in a resumed run: they then draw other numbers."""
     folder: str = ""
     """The run folder, where there is one."""
     hosts: dict[str, int] = {}
@@ -396,8 +396,8 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         ahead = self.experiment["max_staleness"] + 1
         steps = self.experiment["stop"]["env_steps"]
         few = [
-            f"nothing will be learned: stop.env-steps {steps} are over before the "
-            f"{route.replay.config.warm_up} rows are there that --algorithm.replay.warm-up waits for"
+            f"hardly anything will be learned: stop.env-steps {steps} are over when the "
+            f"{route.replay.config.warm_up} rows are there that --algorithm.replay.warm-up waits for, or before"
             for route in self.learning
             if route.replay is not None
             and steps is not None

@@ -2,10 +2,10 @@
 
 from srl.core.arrays import subset
 from srl.core.errors import CheckpointError
-from srl.launch.graph.plan import Plan, RoutePlan
+from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan
 from srl.learning.checkpoint import Checkpoint
 from srl.learning.replay.replay import check_fits
-from srl.learning.replay.table import TableShape
+from srl.learning.replay.table import rows_of_track
 
 _OF_TRAINERS, _OF_BUFFERS = "staging.replay.", "replay."
 
@@ -24,18 +24,32 @@ def check_replay(plan: Plan, checkpoint: Checkpoint) -> None:
     if sorted(holders) != sorted(keepers):
         raise CheckpointError(
             f"replay: the checkpoint has rows of {', '.join(sorted(holders))}, and this run would keep them in "
-            f"{', '.join(sorted(keepers))}: resume with the same launcher and --buffers.count, or fill it anew "
-            "with --algorithm.replay.saved False"
+            f"{', '.join(sorted(keepers))}: resume with the same launcher, --buffers.count and --trainers.count, or "
+            "fill it anew with --algorithm.replay.saved False"
         )
     for name, worker in keepers.items():
         state = subset(checkpoint.sections[name], prefixes[worker.kind])
         route = plan.route(worker.policy)
-        assert route.replay is not None
-        check_fits(state, route.replay.config, _shape(plan, route))
+        kept = route.replay
+        assert kept is not None
+        lanes = _first_lanes(plan, route, worker)
+        tracks = len(lanes) * route.lanes
+        rows = rows_of_track(kept.config.capacity // kept.shards, tracks, route.rollout)
+        check_fits(state, kept.config, kept.window, route.layout(), tracks=tracks, rows=rows)
+        if not lanes.issuperset(state["table.places"][:, 0].tolist()):
+            raise CheckpointError(
+                f"replay: the rows of {name} in the checkpoint are of other lanes than those that this run brings "
+                "it: resume with the same actors, envs and groups, or fill it anew with --algorithm.replay.saved "
+                "False"
+            )
 
 
-def _shape(plan: Plan, route: RoutePlan) -> TableShape:
-    assert route.replay is not None
-    actors, shards = plan.experiment["actors"], route.replay.shards
-    tracks = actors["count"] * actors["groups"] * route.lanes // shards
-    return TableShape(tracks, route.replay.rows // (tracks * shards), route.rollout, route.lanes)
+def _first_lanes(plan: Plan, route: RoutePlan, worker: WorkerPlan) -> set[int]:
+    """Of each group of envs whose blocks a worker keeps: its first lane, as `rollout.ring` numbers them."""
+    actors, shards = plan.experiment["actors"], plan.num_takers
+    num_agents = sum(len(of.agents) for of in plan.routes)
+    return {
+        (actor * actors["envs"] + group * route.envs) * num_agents + route.agents[0]
+        for actor in range(worker.index, actors["count"], shards)
+        for group in range(actors["groups"])
+    }

@@ -15,8 +15,7 @@ from srl.learning.replay.limiter import make_limiter
 from srl.learning.replay.selectors import make_selector
 from srl.learning.replay.table import (
     Table,
-    TableShape,
-    check_shape,
+    check_rows,
     rows_of_track,
     window_layout,
 )
@@ -120,7 +119,8 @@ class Replay:
         }
         if not self._config.saved or "kind" not in state:
             return  # it fills, and is warmed up, anew
-        check_fits(state, self._config, self._table.shape)
+        tracks, rows = self._table.num_tracks, self._table.num_rows
+        check_fits(state, self._config, self._window, self.block, tracks=tracks, rows=rows)
         self.limiter.inserted, self.limiter.drawn = (int(n) for n in state["counts"])
         self._table.load(subset(state, "table."))
         self._selector.load(subset(state, "selector."))
@@ -128,8 +128,16 @@ class Replay:
             self._table.forget_what_follows()
 
 
-def check_fits(state: Mapping[str, np.ndarray], config: ReplayConfig, shape: TableShape) -> None:
-    """Raise CheckpointError where rows that were saved are of no use to a buffer."""
+def check_fits(
+    state: Mapping[str, np.ndarray],
+    config: ReplayConfig,
+    window: Window,
+    layout: Layout,
+    *,
+    tracks: int,
+    rows: int,
+) -> None:
+    """Raise CheckpointError where rows that were saved are of no use to a buffer of blocks of `layout`."""
     kind = _KINDS[int(state["kind"])]
     if kind != config.kind:
         raise CheckpointError(
@@ -137,4 +145,9 @@ def check_fits(state: Mapping[str, np.ndarray], config: ReplayConfig, shape: Tab
             f"{config.kind}: resume with --algorithm.replay.kind {kind}, or fill it anew with "
             "--algorithm.replay.saved False"
         )
-    check_shape(state["table.shape"], shape)
+    check_rows(subset(state, "table."), layout, tracks, rows)
+    if kind == "prioritised" and state["selector.leaves"].size != tracks * (rows // window.stride):
+        raise CheckpointError(
+            "replay: windows of the checkpoint's buffer begin at other rows than this run's: resume with the same "
+            "algorithm.chunk, or fill it anew with --algorithm.replay.saved False"
+        )

@@ -160,9 +160,7 @@ class Prioritised:
         if not total:
             return None
         leaves = self._tree.find((np.arange(count) + rng.random(count)) * (total / count))
-        tracks, places = np.divmod(leaves, self._per_track)
-        newest = self._table.written[tracks] - 1
-        starts = newest - (newest - places * self._window.stride) % self._table.num_rows
+        tracks, starts = self._windows(leaves)
         chances = self._tree.values[leaves] * (self._count / total)
         return Drawn(tracks, starts, chances)
 
@@ -187,6 +185,13 @@ class Prioritised:
         self._tree.set(np.arange(self._tree.num_leaves), state["leaves"])
         self._highest = float(state["highest"])
         self._count = int(np.count_nonzero(state["leaves"]))
+        leaves = np.flatnonzero(state["leaves"])
+        for part in np.split(leaves, range(_AT_ONCE, len(leaves), _AT_ONCE)):
+            tracks, starts = self._windows(part)
+            whole = starts + self._window.rows <= self._table.written[tracks]
+            useless = ~(whole & self._table.is_usable(self._window, tracks, starts))
+            if useless.any():  # windows were shorter when these were saved
+                self._set(tracks[useless], starts[useless], 0.0)
 
     def _whole(self, numbers: np.ndarray) -> np.ndarray:
         """Of rows, those at which windows begin."""
@@ -200,6 +205,13 @@ class Prioritised:
         before = np.count_nonzero(self._tree.values[leaves])
         self._tree.set(leaves, values)
         self._count += int(np.count_nonzero(self._tree.values[leaves]) - before)
+
+    def _windows(self, leaves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tracks and first rows of what leaves stand for."""
+        tracks, places = np.divmod(leaves, self._per_track)
+        newest = self._table.written[tracks] - 1
+        starts = newest - (newest - places * self._window.stride) % self._table.num_rows
+        return tracks, starts
 
     def _leaves(self, tracks: np.ndarray, starts: np.ndarray) -> np.ndarray:
         places = starts % self._table.num_rows // self._window.stride

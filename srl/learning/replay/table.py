@@ -11,9 +11,8 @@ Axes: `L` lanes of a block, `T` rows of it that are kept, `B` windows of `W` row
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -60,27 +59,31 @@ def _shapes(layout: Layout, tracks: int, rows: int) -> list[tuple[Field, tuple[i
     return [(f, lead[f.per] + f.shape) for f in (*fields, *_KEPT)]
 
 
-class TableShape(NamedTuple):
-    """What decides where a row lies."""
-
-    tracks: int
-    rows: int
-    """Of each."""
-    rollout: int
-    lanes: int
-    """Of a block."""
-
-
-def check_shape(saved: Sequence[int] | np.ndarray, own: TableShape) -> None:
-    """Raise CheckpointError where rows that were saved would lie elsewhere here."""
-    before = TableShape(*(int(n) for n in saved))
+def check_rows(state: Mapping[str, np.ndarray], layout: Layout, tracks: int, rows: int) -> None:
+    """Raise CheckpointError where what a table has saved would not lie the same way in one of this kind."""
+    before, own = (
+        (*(int(n) for n in state["shape"]),),
+        (tracks, rows, layout.rows - 1, layout.lanes),
+    )
     if before != own:
         raise CheckpointError(
-            f"replay: the checkpoint has {before.tracks} lanes of {before.rows} rows, in blocks of "
-            f"{before.rollout} rows x {before.lanes} lanes, and this run {own.tracks} of {own.rows}, in blocks of "
-            f"{own.rollout} x {own.lanes}: resume with the same actors, envs, groups, rollout, capacity and number "
-            "of buffers, or fill it anew with --algorithm.replay.saved False"
+            f"replay: the checkpoint has {before[0]} lanes of {before[1]} rows, in blocks of {before[2]} rows "
+            f"x {before[3]} lanes, and this run {own[0]} of {own[1]}, in blocks of {own[2]} x {own[3]}: resume with "
+            "the same actors, envs, groups, rollout, capacity and number of buffers or trainers, or fill it anew "
+            "with --algorithm.replay.saved False"
         )
+    used = min(int(state["written"].max(initial=0)), rows)
+    for field, shape in _shapes(layout, tracks, rows):
+        length = used // layout.chunk if field.per == "chunk" else used
+        wanted = f"{[shape[0], length, *shape[2:]]} {np.dtype(field.dtype)}"
+        saved = state.get(f"rows.{field.name}")
+        found = "not there" if saved is None else f"{[*saved.shape]} {saved.dtype}"
+        if found != wanted:
+            raise CheckpointError(
+                f"replay: the checkpoint has {field.name} as {found}, and this run as {wanted}: resume with the "
+                "same env, and with what the algorithm recorded (memory, chunk, exploration), or fill it anew with "
+                "--algorithm.replay.saved False"
+            )
 
 
 class Table:
@@ -214,7 +217,8 @@ class Table:
             f"rows.{name}": x[:, : used // chunk if self._per(name) == "chunk" else used]
             for name, x in self._arrays.items()
         }
-        state["shape"] = np.array(self.shape, np.int64)
+        shape = self.num_tracks, self.num_rows, self.rollout, self.layout.lanes
+        state["shape"] = np.array(shape, np.int64)
         state["written"], state["next"] = self.written.copy(), self._next.copy()
         state["lanes"] = self._lanes.copy()
         state["places"] = np.array([*self._places.items()], np.int64).reshape(-1, 2)
@@ -222,24 +226,14 @@ class Table:
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `save` returned; raises CheckpointError where it is of another shape."""
-        check_shape(state["shape"], self.shape)
+        check_rows(state, self.layout, self.num_tracks, self.num_rows)
         for name, array in self._arrays.items():
             saved = state[f"rows.{name}"]
-            if saved.shape[2:] != array.shape[2:]:
-                raise CheckpointError(
-                    f"replay: {name} has shape {list(saved.shape[2:])} in the checkpoint, and here "
-                    f"{list(array.shape[2:])}; resume with the same env"
-                )
             array[:, : saved.shape[1]] = saved
         self.written[:] = state["written"]
         self._next[:] = state["next"]
         self._lanes[:] = state["lanes"]
         self._places = {int(lane): int(track) for lane, track in state["places"]}
-
-    @property
-    def shape(self) -> TableShape:
-        """What decides where a row lies."""
-        return TableShape(self.num_tracks, self.num_rows, self.rollout, self.layout.lanes)
 
     def forget_what_follows(self) -> None:
         """The next block of every lane comes after a gap."""
