@@ -63,7 +63,7 @@ def half_cheetah_td3() -> Experiment[TD3Config]:
     return Experiment(
         name="half-cheetah-td3",
         env=EnvConfig(name="gym/HalfCheetah-v5"),
-        algorithm=TD3Config(rollout=8, replay=REPLAY, learning_rate=1e-3),
+        algorithm=TD3Config(rollout=8, replay=REPLAY, learning_rate=1e-3, hidden=(400, 300)),
         actors=ActorsConfig(count=1, envs=1, groups=1),
         stop=StopConfig(env_steps=1_000_000),
     )

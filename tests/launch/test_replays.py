@@ -188,7 +188,7 @@ def test_rows_of_lanes_that_go_elsewhere_are_refused(tmp_path: Path) -> None:
     actors = {"actors__count": 4, "actors__envs": 4, "actors__groups": 1}
     run = train("chain", tmp_path / "run", **more, **actors)
     actors = {"actors__count": 2, "actors__envs": 8, "actors__groups": 2}
-    with pytest.raises(CheckpointError, match="rows of buffer-0 .* are of other lanes"):
+    with pytest.raises(CheckpointError, match=r"rows of buffer-0 .* are of other lanes"):
         srl.resume(run.folder, **(more | {"stop__env_steps": 3000}), **actors)
 
 
