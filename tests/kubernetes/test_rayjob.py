@@ -1,6 +1,7 @@
 """The example of a RayJob: a manifest that can be, of a run that can be and fits on its pods.
 
-`rayjob.schema.json` is ours, and small. To check against a CRD of KubeRay's itself, name its file:
+Pods, the claim and the script are checked against the schemas that Kubernetes publishes. What KubeRay
+adds to them is in `rayjob.schema.json`, which is ours, and small. To check against a CRD of KubeRay's itself, name its file:
 
     SRL_RAYJOB_CRD=ray.io_rayjobs.yaml pytest tests/kubernetes
 """
@@ -12,6 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
@@ -25,6 +27,10 @@ CLAIM, START, JOB = yaml.safe_load_all((ROOT / "examples/cluster/rayjob.yaml").r
 CLUSTER = JOB["spec"]["rayClusterSpec"]
 GROUPS = [CLUSTER["headGroupSpec"], *CLUSTER["workerGroupSpecs"]]
 PODS = [group["template"]["spec"] for group in GROUPS]
+TEMPLATES = [
+    {"apiVersion": "v1", "kind": "PodTemplate", "template": group["template"]} for group in GROUPS
+]
+KUBERNETES = "1.34"
 SHELL, SCRIPT, RUN, NAME, *OPTIONS = shlex.split(JOB["spec"]["entrypoint"])
 
 
@@ -73,25 +79,47 @@ def test_manifest_is_a_rayjob(schema: Any) -> None:
         (("spec", "rayClusterSpec", "authOptions", "mode"), "tokens", "is not one of"),
         (("spec", "rayClusterSpec", "workerGroupSpec"), [], "'workerGroupSpec' was unexpected"),
         (("spec", "rayClusterSpec", "headGroupSpec", "rayStartParams", "x"), 1, "of type 'string'"),
-        (
-            ("spec", "rayClusterSpec", "workerGroupSpecs", 0, "template", "spec", "volume"),
-            [],
-            "'volume' was unexpected",
-        ),
     ],
 )
 def test_what_is_no_rayjob_is_refused(
     schema: Any, path: tuple[Any, ...], value: Any, message: str
 ) -> None:
-    broken = json.loads(json.dumps(JOB))  # parts that YAML shares are apart here
+    found = problems(changed(JOB, path, value), schema)
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy with another value at this path."""
+    made = json.loads(json.dumps(document))  # parts that YAML shares are apart here
     *way, last = path
-    part = broken
+    part = made
     for name in way:
         part = part[name]
     part[last] = value
-    found = problems(broken, schema)
-    assert len(found) == 1
-    assert message in found[0]
+    return made
+
+
+@pytest.mark.parametrize("part", [CLAIM, START, *TEMPLATES], ids=lambda part: part["kind"])
+def test_what_kubernetes_itself_knows_is_right(part: Any) -> None:
+    assert kubernetes_validate.validate(part, KUBERNETES, strict=True) == KUBERNETES
+
+
+@pytest.mark.parametrize(
+    ("part", "path", "value", "message"),
+    [
+        (CLAIM, ("spec", "accessMode"), ["ReadWriteMany"], "'accessMode' was unexpected"),
+        (START, ("data", "start.sh"), 1, "is not of type 'string'"),
+        (TEMPLATES[0], ("template", "spec", "volume"), [], "'volume' was unexpected"),
+        (TEMPLATES[0], ("template", "spec", "containers", 0, "resource"), {}, "was unexpected"),
+        (TEMPLATES[1], ("template", "spec", "volumes", 0, "name"), None, "is not of type 'string'"),
+    ],
+)
+def test_what_kubernetes_does_not_know_is_refused(
+    part: Any, path: tuple[Any, ...], value: Any, message: str
+) -> None:
+    with pytest.raises(kubernetes_validate.ValidationError, match=message):
+        kubernetes_validate.validate(changed(part, path, value), KUBERNETES, strict=True)
 
 
 def test_pods_see_what_they_mount() -> None:
