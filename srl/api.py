@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from srl import catalog
-from srl.core.algorithm import AlgorithmConfig, Policy
+from srl.core.algorithm import Policy
 from srl.core.block import Block, input_names, route_layout
 from srl.core.env import AgentSpec, Discrete, MultiDiscrete, Observation
 from srl.core.errors import ConfigError
@@ -32,7 +32,7 @@ from srl.launch.graph.opening import find_opponents, open_run, plan_run, read_ex
 from srl.launch.graph.options import parse_options, to_arguments
 from srl.launch.graph.plan import Plan, make_plan
 from srl.launch.graph.pool import pin
-from srl.launch.graph.resuming import check_replay
+from srl.launch.graph.resuming import check_replay, shape_of
 from srl.launch.host.limits import check_host
 from srl.launch.play import PlayedEpisode, play
 from srl.launch.ray import check_ray
@@ -147,15 +147,15 @@ def resume_run(
     folder.lock()  # says who runs it, before anything else is found wrong with it
     folder.unlock()
     folder.settle()
-    before = _with_absolute_files(read_experiment(folder))
-    experiment = _with_absolute_files(parse_options(before, arguments))
+    experiment = _with_absolute_files(parse_options(read_experiment(folder), arguments))
     found = read_checkpoint(find_checkpoint(folder.checkpoints, checkpoint))
     check_devices(experiment)
     check_metrics(experiment.metrics)
+    if experiment.launcher == "ray":
+        check_ray(experiment.ray.address)
     plan = plan_run(folder, experiment)
     check_replay(plan, found)
-    agents = [route.agent_spec() for route in plan.learning]
-    if _shape(before, agents) != _shape(experiment, agents):
+    if found.manifest.get("shape") != shape_of(experiment, plan):
         found = trainers_only(found)
     if not any(section.startswith("actor") for section in found.sections):
         done = int(found.manifest["progress"]["totals"]["env_steps"])
@@ -361,29 +361,20 @@ def _to_arguments(options: Mapping[str, Any]) -> list[str]:
     return to_arguments(named)
 
 
-def _shape(experiment: Experiment[Any], agents: Sequence[AgentSpec]) -> tuple[Any, ...]:
-    """What must be the same for blocks, envs and actors of a checkpoint to be of use."""
-    algorithm: AlgorithmConfig = experiment.algorithm
-    return (
-        experiment.launcher,
-        experiment.env,
-        replace(experiment.actors, threads=None, min=None, memory_limit_mb=None),
-        experiment.routes,
-        experiment.max_staleness,
-        (algorithm.rollout, algorithm.batch_size),
-        [algorithm.records(agent) for agent in agents],
-    )
-
-
 def _with_absolute_files(experiment: Experiment[Any]) -> Experiment[Any]:
     """Files are named relative to where one stands; a run must be found again from elsewhere."""
+    algorithm = experiment.algorithm
+    if not is_dataclass(algorithm) or isinstance(algorithm, type):
+        raise ConfigError(
+            f"algorithm is {algorithm!r}: it must be an object of a dataclass whose fields are its options"
+        )
     env = experiment.env
     named = replace(
         env,
         name=absolute_reference(env.name),
         wrappers=tuple(absolute_reference(wrapper) for wrapper in env.wrappers),
     )
-    return replace(experiment, env=named, algorithm=_with_absolute_strings(experiment.algorithm))
+    return replace(experiment, env=named, algorithm=_with_absolute_strings(algorithm))
 
 
 def _with_absolute_strings(config: Any) -> Any:

@@ -167,10 +167,6 @@ class DQNConfig:
             raise ConfigError(
                 "algorithm.rescale is of plain values: not with algorithm.distribution"
             )
-        if self.replay.kind == "fifo":
-            raise ConfigError(
-                "algorithm.replay.kind fifo is not for DQN: use uniform or prioritised"
-            )
 
     @property
     def window(self) -> Window:

@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 import msgspec
 
-from srl.core.errors import ConfigError, SrlError
+from srl.core.errors import CheckpointError, ConfigError, SrlError
 from srl.core.experiment import Experiment
 from srl.core.telemetry import EvaluatedVersion, Note, Telemetry
 from srl.launch.doctor import Doctor
@@ -26,6 +27,7 @@ from srl.launch.evaluations import Evaluations
 from srl.launch.folder import RunFolder
 from srl.launch.graph.config import encode_experiment
 from srl.launch.graph.plan import Plan
+from srl.launch.graph.resuming import shape_of
 from srl.launch.inline import InlineLauncher
 from srl.launch.lives import Lives
 from srl.launch.local import LocalLauncher
@@ -74,6 +76,8 @@ _STOP_SECONDS = 150.0
 """More than the node agent gives its workers, one kind after the other."""
 _LOST_SECONDS = 5.0
 """A node agent that does not answer will not stop either."""
+_OF_A_RUN = "config.json", "summary.json"
+"""Files that a resumed run that is refused leaves as they were."""
 _SHOW_EVALUATION_SECONDS = 5.0
 _WRITE_SECONDS = 600.0
 """What a checkpoint may take before it counts as one that failed: a disk that hangs says nothing."""
@@ -196,6 +200,8 @@ class Controller:
         self._is_stopping = False
         self._was_loaded = False
         """Whether the checkpoint was taken over, where that is known at once."""
+        self._is_as_before = False
+        """Whether the folder is, as this start was refused."""
         self.is_refused = False
         """Whether the launcher did not let it start."""
         self._backup_at = 0.0
@@ -258,25 +264,26 @@ class Controller:
             finally:
                 self._folder.remove_unfinished()  # on a full disk, the room that this needs
                 self._folder.release()
-                with contextlib.suppress(OSError):
-                    self._write_summary()
+                if not self._is_as_before:
+                    with contextlib.suppress(OSError):
+                        self._write_summary()
                 self._close_sinks()
         return self._summary()
 
     def _train(self, interrupts: Interrupts) -> None:
         """Run the workers; sets status and reason."""
-        is_there = (self._folder.path / "config.json").exists()
-        before = self._folder.read("config.json") if is_there else None
+        names = [name for name in _OF_A_RUN if (self._folder.path / name).exists()]
+        before = {name: self._folder.read(name) for name in names}
         self._folder.write("config.json", encode_experiment(self._experiment))
         try:
             self._folder.reserve()
-            self._open_sinks()
             self._status = "running"
             self._write_summary()
             for note in self._notes:
                 self._say(f"note: {note}")
             if self._checkpoint is not None and (reason := self._stop_rule()) is not None:
                 self._reason = f"{reason} already: nothing was left to do"
+                self._open_sinks()
             else:
                 self._run(interrupts)
             if self._failure is not None:
@@ -288,9 +295,11 @@ class Controller:
         except BaseException as error:
             self._status = "failed"
             self._reason = self._reason or (str(error) if isinstance(error, SrlError) else "")
-            if before is not None and not self._was_loaded:
-                with contextlib.suppress(OSError):  # the checkpoint is not of this one
-                    self._folder.write("config.json", before)
+            if before and not self._was_loaded and isinstance(error, ConfigError | CheckpointError):
+                self._is_as_before = True
+                for name, data in before.items():
+                    with contextlib.suppress(OSError):
+                        self._folder.write(name, data)
             raise
 
     def _open_sinks(self) -> None:
@@ -322,6 +331,7 @@ class Controller:
         try:
             launcher.start(self._checkpoint)
             self._was_loaded = True
+            self._open_sinks()  # only now: what the run learns again is removed
             save_at = time.monotonic() + self._experiment.checkpoint.seconds
             while not self._is_over(interrupts):
                 messages = launcher.poll(_POLL_SECONDS)
@@ -701,11 +711,16 @@ class Controller:
         except (OSError, SystemExit):
             self._view = Silent()
 
+    @cached_property
+    def _shape(self) -> str:
+        return shape_of(self._experiment, self._plan)
+
     def _manifest(self) -> dict[str, Any]:
         restored, not_restored = self._contract
         return {
             "experiment": self._experiment.name,
             "launcher": self._experiment.launcher,
+            "shape": self._shape,
             "seconds": self._seconds(),
             "progress": self._progress.to_dict(),
             "score": self._score(),

@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import difflib
 import importlib.util
+import inspect
 import ipaddress
 import json
 import os
@@ -205,14 +206,17 @@ class RayCluster:
         except (RuntimeError, ValueError, OSError) as error:
             if address == "local":
                 raise ConfigError(f"Ray could not be started on this host: {error}") from error
-            raise ConfigError(_unreachable(address, str(error))) from error
+            raise ConfigError(_unreachable(f"--ray.address {address}", str(error))) from error
 
     def _runtime_env(self) -> dict[str, Any]:
         """What is shipped to nodes; raises ConfigError for what Ray does not know, which it would leave out."""
         given = json.loads(self._options["runtime_env"])
-        known = sorted(self.ray.runtime_env.RuntimeEnv.known_fields)
+        environment = self.ray.runtime_env.RuntimeEnv
+        taken = [*environment.known_fields, *inspect.signature(environment.__init__).parameters]
+        known = sorted({name for name in taken if not name.startswith("_")} - {"self", "kwargs"})
+        are_there_more = "RAY_RUNTIME_ENV_PLUGINS" in os.environ  # which have fields of their own
         for name in given:
-            if name not in known:
+            if name not in known and not are_there_more:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f": did you mean {near[0]!r}?" if near else f"; it knows {', '.join(known)}"
                 raise ConfigError(f"--ray.runtime-env: Ray knows no {name!r}{hint}")
@@ -632,23 +636,25 @@ def check_ray(address: str) -> None:
         raise ConfigError(
             "launcher ray needs Ray, which is not installed: pip install 'really-scalable-rl[ray]'"
         )
+    where = f"--ray.address {address}"
+    if address == "auto" and "RAY_ADDRESS" in os.environ:
+        address = os.environ["RAY_ADDRESS"]
+        where = f"RAY_ADDRESS={address}"
     if "://" in address:
         raise ConfigError(
-            f"--ray.address {address}: a run connects as a part of the cluster, and not as a client of it; give HOST:PORT "
+            f"{where}: a run connects as a part of the cluster, and not as a client of it; give HOST:PORT "
             "of its head, on a host that is one of its nodes"
         )
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", address)
     if not address.rpartition(":")[2].isdigit():  # auto, local, or a name that Ray may know
         return
     try:
         _reach(address)
     except OSError as error:
-        raise ConfigError(_unreachable(address, str(error))) from error
+        raise ConfigError(_unreachable(where, str(error))) from error
 
 
-def _unreachable(address: str, why: str) -> str:
+def _unreachable(where: str, why: str) -> str:
     return (
-        f"no Ray cluster at --ray.address {address}: {why.strip().splitlines()[0]}; start one with "
+        f"no Ray cluster at {where}: {why.strip().splitlines()[0]}; start one with "
         "`ray start --head`, or leave the address away for one on this host"
     )

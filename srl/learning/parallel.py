@@ -133,7 +133,7 @@ class TrainerGroup:
     ) -> None:
         """Join in their life number `life`; returns when all have.
 
-        Raises StreamError where not all come in time.
+        Raises StreamError where not all come in time, ConfigError where this host has not the interface.
         """
         words = f"the {size} trainers of policy {policy!r}"
         compute = torch.device(device)
@@ -152,7 +152,7 @@ class TrainerGroup:
                 learner, meeting = _join_processes(
                     point, rank, size, life=life, compute=compute, words=words
                 )
-        except (RuntimeError, OSError, ConfigError) as error:
+        except (RuntimeError, OSError) as error:
             raise StreamError(
                 f"rank {rank} could not join {words}: {str(error).splitlines()[0]}"
             ) from error

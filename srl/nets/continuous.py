@@ -91,10 +91,6 @@ class ContinuousConfig:
         check_options(self, "sizes >= 1", lambda sizes: all(n >= 1 for n in sizes), "hidden")
         check_one_of(self, get_args(Activation), "activation")
         check_one_of(self, get_args(Schedule), "learning_rate_schedule")
-        if self.replay.kind == "fifo":
-            raise ConfigError(
-                f"algorithm.replay.kind fifo is not for {self.algorithm_name}: use uniform or prioritised"
-            )
 
     @property
     def window(self) -> Window:

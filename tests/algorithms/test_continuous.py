@@ -102,7 +102,6 @@ def test_algorithm_fits_the_contracts(name):
         ("td3", {"policy_delay": 0}, "algorithm.policy_delay must be >= 1, got 0"),
         ("td3", {"target_noise": -1.0}, "algorithm.target_noise must be >= 0"),
         ("td3", {"critics": 0}, "algorithm.critics must be >= 1"),
-        ("td3", {"replay": replace(REPLAY, kind="fifo")}, "fifo is not for td3"),
     ],
 )
 def test_config_when_out_of_range_names_the_option(name, options, message):

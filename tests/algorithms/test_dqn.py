@@ -142,7 +142,6 @@ def test_windows_are_as_long_as_the_loss_needs():
         ({"priority_mix": 0.5}, "algorithm.priority_mix must be 0.9 without algorithm.memory"),
         ({"memory": "gru", "chunk": 5}, "algorithm.chunk must be a divisor of algorithm.rollout"),
         ({"rescale": True, "distribution": "c51"}, "rescale is of plain values"),
-        ({"replay": ReplayConfig(kind="fifo")}, "fifo is not for DQN"),
     ],
 )
 def test_config_when_out_of_range_names_the_option(options, message):

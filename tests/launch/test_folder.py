@@ -29,6 +29,13 @@ def test_run_that_is_running_is_left_alone(folder):
     assert not other.is_running
 
 
+def test_run_that_has_just_begun_is_left_alone(folder):
+    (folder.path / "summary.json").unlink()
+    folder.lock()
+    with pytest.raises(ConfigError, match="is being run by another process; where that is gone"):
+        RunFolder.open(folder.path).lock()
+
+
 def test_run_that_died_is_settled_by_the_last_row_of_each_policy(folder):
     rows = [
         {"policy": "a", "version": 3, "updates": 5, "episodes": 1, "mean_return": 9.0},

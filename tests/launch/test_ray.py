@@ -122,6 +122,14 @@ def test_a_client_address_is_refused_at_once() -> None:
         ray_launcher.check_ray("ray://127.0.0.1:10001")
 
 
+def test_a_client_address_that_the_environment_names_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:10001")
+    with pytest.raises(ConfigError, match=r"RAY_ADDRESS=ray://127.*: a run connects as a"):
+        ray_launcher.check_ray("auto")
+
+
 def test_a_cluster_that_was_killed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
@@ -472,7 +480,7 @@ def test_what_listens_and_is_not_ray_is_an_error_at_once(
             ray_launcher.check_ray(address)
         thread.join(10)
         monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(ConfigError, match=f"no Ray cluster at --ray.address {address}"):
+    with pytest.raises(ConfigError, match=f"no Ray cluster at RAY_ADDRESS={address}"):
         ray_launcher.check_ray("auto")
 
 
@@ -490,6 +498,19 @@ def test_what_ray_does_not_know_is_not_shipped(cluster: Any, auditing: str, tmp_
             ray__runtime_env='{"workingdir": "."}',
             out=str(tmp_path / "run"),
         )
+
+
+def test_what_ray_or_a_plugin_knows_is_shipped(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shipped(given: str) -> Any:
+        return RayCluster({"address": cluster.address, "runtime_env": given})._runtime_env()
+
+    assert shipped('{"nsight": "default"}') == {"nsight": "default"}
+    with pytest.raises(ConfigError, match="Ray knows no 'mine'; it knows conda, "):
+        shipped('{"mine": 1}')
+    monkeypatch.setenv("RAY_RUNTIME_ENV_PLUGINS", '[{"class": "my.Plugin"}]')
+    assert shipped('{"mine": 1}') == {"mine": 1}
 
 
 def test_token_is_for_its_owner_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

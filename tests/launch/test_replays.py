@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import srl
-from srl.core.errors import CheckpointError
+from srl.core.errors import CheckpointError, ConfigError
 from srl.core.names import load_object
 from srl.core.replay import ReplayConfig
 from srl.launch.inspect import inspect
@@ -18,6 +18,13 @@ from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
 
 REPLAYS = Path(__file__).with_name("replays.py")
 CHAIN = f"{REPLAYS}:chain"
+IDENTITY = {
+    "launcher": "inline",
+    "actors__envs": 4,
+    "actors__groups": 1,
+    "stop__env_steps": 2000,
+    "evaluation__episodes": 0,
+}
 LONG = ("--launcher", "local", "--stop.env-steps", "100000000")
 PRIORITISED = {
     "replay": ReplayConfig(
@@ -139,6 +146,40 @@ def test_inline_run_whose_rows_are_not_saved_fills_its_buffer_anew(tmp_path: Pat
     assert "rows and priorities of replay buffers: they are filled anew" in lost
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"launcher": "inline"},
+        pytest.param({"launcher": "local", "buffers__count": 1}, marks=pytest.mark.slow),
+    ],
+    ids=["inline", "a buffer"],
+)
+def test_rows_are_learned_in_the_order_they_came(options: dict[str, Any], tmp_path: Path) -> None:
+    rows = {"replay": replace(PRIORITISED["replay"], kind="fifo")}
+    run = train("chain", tmp_path / "run", rows, **options)
+    assert run.summary["eval_return"] == 1
+    drawn = run.summary["version"] * 128
+    assert drawn <= 4 * (run.summary["env_steps"] + run.summary["episodes"]), "four times each"
+    resumed = srl.resume(run.folder, stop__env_steps=run.summary["env_steps"] + 1000)
+    assert resumed.summary["version"] > run.summary["version"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"launcher": "inline"},
+        pytest.param({"launcher": "local", "buffers__count": 1}, marks=pytest.mark.slow),
+    ],
+    ids=["inline", "a buffer"],
+)
+def test_what_is_drawn_is_what_a_function_makes_of_it(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = {"replay": replace(PRIORITISED["replay"], relabel=f"{REPLAYS}:pay_for_the_left")}
+    run = train("chain", tmp_path / "run", rows, **options)
+    assert run.summary["eval_return"] < 0.5, "nobody goes to the right, where the env pays 1"
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     return {f"{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
@@ -207,6 +248,48 @@ def test_run_whose_checkpoint_cannot_be_taken_over_keeps_its_config(
             srl.resume(run.folder, stop__env_steps=2000)
     assert (run.folder / "config.json").read_bytes() == before
     assert srl.resume(run.folder, stop__env_steps=2000).summary["status"] == "completed"
+
+
+@pytest.mark.parametrize("launcher", ["inline", "ray"])
+def test_resume_that_a_launcher_refuses_changes_nothing(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train("chain", tmp_path / "run", launcher="inline", stop__env_steps=1000)
+    first = run.summary["version"]
+    run = srl.resume(run.folder, stop__env_steps=2000)
+    before = files_of(run.folder)
+
+    def launch(*_: object) -> None:
+        raise ConfigError("there is no room")
+
+    name = "InlineLauncher" if launcher == "inline" else "RayLauncher"
+    monkeypatch.setattr("srl.api.check_ray", lambda _: None)
+    monkeypatch.setattr(f"srl.launch.controller.{name}", launch)
+    with pytest.raises(ConfigError, match="there is no room"):
+        srl.resume(
+            run.folder, checkpoint=first, launcher=launcher, stop__env_steps=3000, max_staleness=2
+        )
+    assert files_of(run.folder) == before
+
+
+def test_resume_asks_for_ray_before_anything_is_changed(tmp_path: Path) -> None:
+    run = train("chain", tmp_path / "run", launcher="inline", stop__env_steps=1000)
+    before = files_of(run.folder)
+    with pytest.raises(ConfigError, match=r"no Ray cluster at --ray\.address 127\.0\.0\.1:9"):
+        srl.resume(run.folder, launcher="ray", ray__address="127.0.0.1:9", stop__env_steps=2000)
+    assert files_of(run.folder) == before
+
+
+def test_blocks_of_another_shape_are_left_behind_whatever_the_config_says(tmp_path: Path) -> None:
+    """A resume that had nothing to do has changed the config, but not the checkpoint."""
+    run = srl.train("toy/identity", out=str(tmp_path / "run"), **IDENTITY)
+    first = run.summary["version"]
+    idle = srl.resume(run.folder, max_staleness=3)
+    assert "nothing was left to do" in idle.summary["reason"]
+    later = srl.resume(run.folder, stop__env_steps=4000)
+    assert (later.summary["status"], later.summary["env_steps"] >= 4000) == ("completed", True)
+    again = srl.resume(run.folder, checkpoint=first, stop__env_steps=4500)
+    assert again.summary["status"] == "completed"
 
 
 def test_lanes_that_begin_anew_before_a_first_version_bring_other_rows(tmp_path: Path) -> None:

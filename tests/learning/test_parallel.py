@@ -193,4 +193,4 @@ def test_trainers_that_meet_by_network_equal_one_on_the_same_blocks():
 def test_interface_that_is_not_there_is_named_with_those_that_are():
     point = BetweenHosts("tcp://127.0.0.1:1", "127.0.0.1", interface="nosuch")
     with pytest.raises(ConfigError, match=r"nosuch: the host 127.0.0.1 has none.*, it has .*lo"):
-        point.bind()
+        TrainerGroup(point, rank=0, size=2, policy="main", life=1, device="cpu")

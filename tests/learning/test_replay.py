@@ -431,6 +431,26 @@ def test_saved_and_loaded_it_draws_the_same():
                 np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
+@pytest.mark.parametrize("kind", ["uniform", "prioritised", "fifo"])
+def test_longer_windows_than_before_are_drawn_of_rows_that_are_there(kind):
+    lanes = Lanes(groups=1)
+    options = {"kind": kind, "batch": 4, "samples_per_insert": 4, "tolerance": 1000.0}
+    short = make(lanes, Window(), **options)
+    long = Window(length=1, ahead=4)
+    other = make(lanes, long, **options)
+    for _ in range(2):
+        short.insert(lanes.block(0))
+    other.load(short.save(), continues=True)
+    out, drawn = arrays_of(other), set()
+    for _ in range(4):
+        while other.draw(out):
+            tracks, starts = out["item"] >> 40, out["item"] & ((1 << 40) - 1)
+            drawn |= set(starts.tolist())
+            assert (starts + long.rows <= other._table.written[tracks]).all()
+        other.insert(lanes.block(0))
+    assert max(drawn) >= 4 * T, "rows that came later begin windows, too"
+
+
 def test_what_comes_after_a_restart_is_not_joined_to_what_came_before():
     lanes = Lanes(groups=1)
     one, other = make(lanes, Window(ahead=2)), make(lanes, Window(ahead=2))

@@ -298,11 +298,13 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def replay_growth(self) -> dict[str, float]:
-        """Kind of worker to the megabytes that one may grow by while its replay buffer is filled, and copied to be saved."""
+        """Kind of process to the megabytes that one may grow by while its replay buffers are filled, and copied to be saved."""
         replays = [route.replay for route in self.learning if route.replay is not None]
-        copies = [(not one.is_file) + one.config.saved for one in replays]
-        most = max((n * one.nbytes for n, one in zip(copies, replays, strict=True)), default=0)
-        return {"buffer" if self.num_buffers else "trainer": most / 1e6}
+        sizes = [((not one.is_file) + one.config.saved) * one.nbytes / 1e6 for one in replays]
+        if self.experiment["launcher"] == "inline":
+            return {"controller": sum(sizes)}
+        shares = [size / one.shards for size, one in zip(sizes, replays, strict=True)]
+        return {"buffer" if self.num_buffers else "trainer": max(shares, default=0.0)}
 
     def keepers(self) -> list[WorkerPlan]:
         """Workers whose rows of replay are in checkpoints."""

@@ -1,13 +1,32 @@
-"""Whether what a checkpoint has of replay buffers is of use to the run that is to go on from it."""
+"""What of a checkpoint is of use to the run that is to go on from it."""
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
 
 from srl.core.arrays import subset
 from srl.core.errors import CheckpointError
+from srl.core.experiment import Experiment
+from srl.launch.graph.config import encode_experiment
 from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan
 from srl.learning.checkpoint import Checkpoint
 from srl.learning.replay.replay import check_fits
 from srl.learning.replay.table import rows_of_track
 
 _OF_TRAINERS, _OF_BUFFERS = "staging.replay.", "replay."
+
+
+def shape_of(experiment: Experiment[Any], plan: Plan) -> str:
+    """A digest of what must be the same for blocks, envs and actors of a checkpoint to be of use."""
+    actors = replace(experiment.actors, threads=None, min=None, memory_limit_mb=None)
+    whole = encode_experiment(replace(experiment, actors=actors))
+    parts = {name: whole[name] for name in ("launcher", "env", "actors", "routes", "max_staleness")}
+    algorithm = experiment.algorithm
+    of_blocks = (algorithm.rollout, algorithm.batch_size)
+    recorded = [repr(algorithm.records(route.agent_spec())) for route in plan.learning]
+    text = json.dumps([parts, of_blocks, recorded], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_replay(plan: Plan, checkpoint: Checkpoint) -> None:

@@ -244,14 +244,15 @@ class Fifo:
     def draw(self, count: int, rng: np.random.Generator) -> Drawn | None:
         """The first in the queue, which go to its end until they were drawn often enough."""
         lowest, _ = self._table.starts(self._window)
-        while self._queue and self._queue[0][1] < lowest[self._queue[0][0]]:
-            self._queue.popleft()  # its rows were replaced
-        here = [one for one in self._queue if one[1] >= lowest[one[0]]]
-        if len(here) < count:
+        drawn: list[tuple[int, int, int]] = []
+        while self._queue and len(drawn) < count:
+            track, start, left = self._queue.popleft()
+            if start >= lowest[track]:  # else its rows were replaced
+                drawn.append((track, start, left))
+        if len(drawn) < count:
+            self._queue.extend(drawn)
             return None
-        drawn = here[:count]
-        again = [(track, start, left - 1) for track, start, left in drawn if left > 1]
-        self._queue = deque(here[count:] + again)
+        self._queue.extend((track, start, left - 1) for track, start, left in drawn if left > 1)
         tracks, starts, _ = np.array(drawn, np.int64).T
         return Drawn(tracks, starts, np.ones(count))
 
@@ -265,5 +266,11 @@ class Fifo:
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `save` returned."""
-        self._queue = deque((int(t), int(s), int(n)) for t, s, n in state["queue"])
-        self._whole[:] = state["whole"]
+        queue = state["queue"]
+        tracks, starts = queue[:, 0], queue[:, 1]
+        ends = starts + self._window.rows
+        whole = ends <= self._table.written[tracks]  # some are not, where windows were shorter
+        usable = self._table.is_usable(self._window, tracks, np.where(whole, starts, 0))
+        self._queue = deque(map(tuple, queue[whole & usable].tolist()))
+        begun = self._table.written - self._window.rows + 1
+        self._whole[:] = np.minimum(state["whole"], np.maximum(begun, 0))
