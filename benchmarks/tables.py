@@ -144,7 +144,8 @@ def beside_sb3() -> str:
             for side in ("srl", "sb3")
             for low, high in [found[f"{side}_interval"]]
         ]
-        steps, seeds = f"{entry['env_steps'] / 1000:.0f}k", str(len(entry["srl"]))
+        steps = f"{entry['env_steps'] / 1000:.0f}k"
+        seeds = " and ".join(dict.fromkeys(str(len(entry[side])) for side in ("srl", "sb3")))
         verdict = "yes" if found["holds"] else "no"
         rows.append([f"`{case}`", steps, seeds, *sides, verdict, CLEANRL.get(case, "")])
     head = ("case", "env steps", "seeds", "ours", "SB3", "within or above", "CleanRL")

@@ -33,11 +33,11 @@ class RunFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
-            owner = "another process"
+            owner = "unknown"
             with suppress(ConfigError):  # of a run that has just begun
-                owner = f"process {self.read('summary.json')['pid']}"
+                owner = self.read("summary.json")["pid"]
             raise ConfigError(
-                f"{self.path} is being run by {owner}; where that is gone, its workers are "
+                f"{self.path} is being run by process {owner}; where that is gone, its workers are "
                 "still writing a last checkpoint: wait until they have ended"
             ) from error
         self._lock = descriptor

@@ -206,7 +206,7 @@ class RayCluster:
         except (RuntimeError, ValueError, OSError) as error:
             if address == "local":
                 raise ConfigError(f"Ray could not be started on this host: {error}") from error
-            raise ConfigError(_unreachable(f"--ray.address {address}", str(error))) from error
+            raise ConfigError(_unreachable(address, str(error))) from error
 
     def _runtime_env(self) -> dict[str, Any]:
         """What is shipped to nodes; raises ConfigError for what Ray does not know, which it would leave out."""
@@ -636,13 +636,13 @@ def check_ray(address: str) -> None:
         raise ConfigError(
             "launcher ray needs Ray, which is not installed: pip install 'really-scalable-rl[ray]'"
         )
-    where = f"--ray.address {address}"
+    where = address
     if address == "auto" and "RAY_ADDRESS" in os.environ:
         address = os.environ["RAY_ADDRESS"]
-        where = f"RAY_ADDRESS={address}"
+        where = f"{address} (RAY_ADDRESS)"
     if "://" in address:
         raise ConfigError(
-            f"{where}: a run connects as a part of the cluster, and not as a client of it; give HOST:PORT "
+            f"--ray.address {where}: a run connects as a part of the cluster, and not as a client of it; give HOST:PORT "
             "of its head, on a host that is one of its nodes"
         )
     if not address.rpartition(":")[2].isdigit():  # auto, local, or a name that Ray may know
@@ -655,6 +655,6 @@ def check_ray(address: str) -> None:
 
 def _unreachable(where: str, why: str) -> str:
     return (
-        f"no Ray cluster at {where}: {why.strip().splitlines()[0]}; start one with "
+        f"no Ray cluster at --ray.address {where}: {why.strip().splitlines()[0]}; start one with "
         "`ray start --head`, or leave the address away for one on this host"
     )

@@ -32,7 +32,7 @@ def test_run_that_is_running_is_left_alone(folder):
 def test_run_that_has_just_begun_is_left_alone(folder):
     (folder.path / "summary.json").unlink()
     folder.lock()
-    with pytest.raises(ConfigError, match="is being run by another process; where that is gone"):
+    with pytest.raises(ConfigError, match="is being run by process unknown; where that is gone"):
         RunFolder.open(folder.path).lock()
 
 
