@@ -502,11 +502,14 @@ def test_what_ray_does_not_know_is_not_shipped(cluster: Any, auditing: str, tmp_
         )
 
 
-def test_what_ray_or_a_plugin_knows_is_shipped(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ray_or_a_plugin_knows_is_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.runtime_env import RuntimeEnv
+
     def shipped(given: str) -> Any:
-        return RayCluster({"address": cluster.address, "runtime_env": given})._runtime_env()
+        made = bare_cluster("")
+        made.ray.runtime_env = SimpleNamespace(RuntimeEnv=RuntimeEnv)
+        made._options = {"runtime_env": given}
+        return made._runtime_env()
 
     assert shipped('{"nsight": "default"}') == {"nsight": "default"}
     with pytest.raises(ConfigError, match="Ray knows no 'mine'; it knows conda, "):
