@@ -23,7 +23,7 @@ from srl.api import find_experiment
 from srl.core.errors import ConfigError
 from srl.core.experiment import Experiment, Route
 from srl.core.names import load_object
-from srl.core.replay import Replays
+from srl.core.replay import ReplayConfig, Replays
 from srl.envs.toy import TOYS
 from srl.launch.graph.env_factory import env_spec
 from srl.launch.inline import InlineLauncher
@@ -128,6 +128,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "evaluation__episodes": 4,
         "evaluation__every": 2,
     },
+    "rows in a file, by priorities": {
+        "algorithm__replay__storage": "file",
+        "algorithm__replay__kind": "prioritised",
+    },
+    "rows in the order they came": {"algorithm__replay__kind": "fifo"},
+    "two buffers": {"buffers__count": 2, "actors__count": 2, "algorithm__replay__kind": "uniform"},
     "several policies": {},
     "frozen opponents": {},
     "seeded at start": {"env__reseed": "start"},
@@ -144,6 +150,9 @@ SOON = {
     "torch acts, ahead": "toy/identity",
     "rewards scaled and clipped": "acrobot",
     "everything": "cartpole",
+    "rows in a file, by priorities": "pendulum-td3",
+    "rows in the order they came": "cartpole-dqn",
+    "two buffers": "cartpole-rainbow",
     "several policies": "toy/mortal",
     "frozen opponents": "toy/match",
     "seeded at start": "cartpole",
@@ -217,7 +226,7 @@ def small(name: str, variant: str) -> Experiment[Any]:
     known = {f"algorithm__{field.name}" for field in fields(experiment.algorithm)}
     if isinstance(experiment.algorithm, Replays):
         own |= {f"algorithm__replay__{option}": value for option, value in REPLAY.items()}
-        known |= {f"algorithm__replay__{option}" for option in REPLAY}
+        known |= {f"algorithm__replay__{field.name}" for field in fields(ReplayConfig)}
     wanted = VARIANTS[variant]
     lacking = [k for k in wanted if k.startswith("algorithm__") and k not in known]
     if lacking:
