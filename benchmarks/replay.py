@@ -1,15 +1,16 @@
 """How fast a replay buffer draws; results into replay.json.
 
-    python benchmarks/replay.py
+    python benchmarks/replay.py [PART ...]
 
 - prioritised: draws of 1,024 windows from 1e5 to 1e7 of them, and new priorities for these;
 - mapped: windows of Atari frames (n-step 3, stack 4) drawn into batches from 4 GB in a mapped file, all of it in the
   page cache, and from memory;
-- atari: what a million transitions of Atari take.
+- atari: what a million transitions of Atari take: a prioritised buffer is filled with them.
 
-Every number is the median of many, with the lowest and the highest.
+Times are medians of many, with the lowest and the highest. Only the parts named are measured anew.
 """
 
+import argparse
 import json
 import statistics
 import sys
@@ -29,6 +30,7 @@ from srl.core.spec import Field, Spec
 from srl.learning.replay.replay import Replay
 from srl.learning.replay.table import rows_of_track, table_bytes
 from srl.learning.staging import HostMemory, allocate
+from srl.telemetry.memory import own_megabytes
 from srl.tools.bench.report import host
 
 HERE = Path(__file__).parent
@@ -126,24 +128,40 @@ def frames(storage: str) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def atari() -> dict[str, Any]:
     layout = layout_of(Observation("obs", (84, 84), "uint8", stack=4), rollout=32, lanes=16)
-    million = table_bytes(layout, 16, rows_of_track(1_000_000, 16, 32))
-    result = {
-        "host": host(),
-        "prioritised": [prioritised(rows) for rows in SIZES],
-        "frames": [frames("file"), frames("memory")],
-        "million_atari_transitions_bytes": million,
-    }
-    (HERE / "replay.json").write_text(json.dumps(result, indent=1) + "\n")
-    for row in result["prioritised"]:
-        print(
-            row["items"],
-            {k: round(row[k]["median"], 3) for k in ("choose_ms", "draw_ms", "update_ms")},
-        )
-    for row in result["frames"]:
+    rows, before = 1_000_000, own_megabytes()
+    config = ReplayConfig(kind="prioritised", capacity=rows, batch=256, warm_up=0)
+    replay = Replay(config, Window(ahead=3), layout, groups=1, seed=0)
+    fill(replay, layout, rows, np.random.default_rng(0))
+    after = own_megabytes()
+    assert before is not None
+    assert after is not None
+    planned = table_bytes(layout, 16, rows_of_track(rows, 16, 32))
+    return {"rows": replay.size, "planned_gb": planned / 1e9, "grown_gb": (after - before) / 1e3}
+
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "prioritised": lambda: [prioritised(rows) for rows in SIZES],
+    "mapped": lambda: [frames("file"), frames("memory")],
+    "atari": atari,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], default=[])
+    file = HERE / "replay.json"
+    result: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    for part in parser.parse_args().parts or PARTS:
+        result[part] = {"host": host(), "found": PARTS[part]()}
+        file.write_text(json.dumps(result, indent=1) + "\n")
+    for row in result["prioritised"]["found"]:
+        times = {k: round(row[k]["median"], 3) for k in ("choose_ms", "draw_ms", "update_ms")}
+        print(row["items"], times)
+    for row in result["mapped"]["found"]:
         print(row["storage"], round(row["gb_per_second"], 2), "GB/s")
-    print(f"{million / 1e9:.2f} GB for a million Atari transitions")
+    print(f"{result['atari']['found']['grown_gb']:.2f} GB for a million Atari transitions")
     return 0
 
 

@@ -15,7 +15,7 @@ each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
 @each_algorithm
-def test_its_page_tells_paper_loss_details_and_options(name: str) -> None:
+def test_its_page_tells_paper_loss_details_options_and_curve(name: str) -> None:
     page = (PAGES / f"{name}.md").read_text()
     told = " ".join(page.split())
     assert re.search(r"et al\. \d{4}, \*", told), "a paper, by its title"
@@ -26,6 +26,9 @@ def test_its_page_tells_paper_loss_details_and_options(name: str) -> None:
     options = re.findall(r"Options: `srl train (\S+) --help`, groups? `algorithm`", told)
     assert len(options) == 1
     assert options[0] in catalog.EXPERIMENTS
+    curves = re.findall(r"\]\((curves/.*)\)", page)
+    assert curves
+    assert all((PAGES / curve).exists() for curve in curves)
 
 
 @each_algorithm
