@@ -292,6 +292,10 @@ class Controller:
                 self._status, self._reason = "interrupted", reason
             else:
                 self._status = "completed"
+                if not self._progress.version:
+                    self._say(
+                        "note: nothing was learned: no batch came together before the run's end"
+                    )
         except BaseException as error:
             self._status = "failed"
             self._reason = self._reason or (str(error) if isinstance(error, SrlError) else "")

@@ -35,7 +35,7 @@ class RunFolder:
             os.close(descriptor)
             owner = "unknown"
             with suppress(ConfigError):  # of a run that has just begun
-                owner = self.read("summary.json")["pid"]
+                owner = self.read("summary.json").get("pid", owner)
             raise ConfigError(
                 f"{self.path} is being run by process {owner}; where that is gone, its workers are "
                 "still writing a last checkpoint: wait until they have ended"

@@ -175,22 +175,26 @@ class Saving:
         """Make the parts one.
 
         Of each policy's progress it says what was known when its part was copied: a trainer goes on
-        while others still copy theirs.
+        while others still copy theirs. What the trainers themselves have counted is never older: a controller
+        that died was told of some of it alone.
         """
         manifest = pending.manifests[next(reversed(pending.manifests))]
         progress = manifest["progress"]
-        policies = {
-            policy: pending.manifests[saved.worker]["progress"]["policies"][policy]
-            for saved in pending.saved
-            for policy in saved.versions
-        }
+        policies, totals = dict(progress["policies"]), dict(progress["totals"])
+        for saved in pending.saved:
+            for policy, version in saved.versions.items():
+                counts = saved.counts.get(policy, {})
+                known = pending.manifests[saved.worker]["progress"]["policies"][policy]
+                learned = {name: counts[name] for name in ("train_samples", "updates") if counts}
+                policies[policy] = {**known, "version": version, **learned}
+                totals["env_steps"] = max(totals["env_steps"], counts.get("env_steps", 0))
         self.last = commit_checkpoint(
             pending.aside,
             [saved.part for saved in pending.saved],
             versions={p: version for s in pending.saved for p, version in s.versions.items()},
             manifest={
                 **manifest,
-                "progress": {**progress, "policies": progress["policies"] | policies},
+                "progress": {**progress, "policies": policies, "totals": totals},
                 "ledgers": {p: ledger for s in pending.saved for p, ledger in s.ledgers.items()},
             },
             keep=self._keep,

@@ -208,6 +208,8 @@ class Saved(msgspec.Struct, tag=True):
     """Policy to its version in this part."""
     ledgers: dict[str, dict[str, int]]
     """Policy to what had become of its blocks when the part was copied."""
+    counts: dict[str, dict[str, int]] = {}
+    """Policy to what its trainer had counted then: `env_steps`, `train_samples`, `updates`."""
 
 
 class Ready(msgspec.Struct, tag=True):

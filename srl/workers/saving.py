@@ -58,6 +58,7 @@ class Saver:
             # Learners may hand out their own arrays, and learn on in them.
             state = {name: np.array(array, order="C") for name, array in saved.items()}
         version = int(worker.version)  # pyright: ignore[reportAttributeAccessIssue] - a trainer's
+        counts = dict.fromkeys(ledgers, getattr(worker, "counts", {}))
         self._channel.send(self._report())  # what the manifest will say of this moment
         self._channel.send(Copied(worker.name, order.serial))
 
@@ -67,7 +68,7 @@ class Saver:
                 self._answer = SaveFailed(worker.name, order.serial, part)
             else:
                 versions = dict.fromkeys(ledgers, version)
-                self._answer = Saved(worker.name, order.serial, part, versions, ledgers)
+                self._answer = Saved(worker.name, order.serial, part, versions, ledgers, counts)
 
         self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
         self._thread.start()

@@ -141,6 +141,15 @@ class Trainer:
         if self._publisher is not None:
             self._publisher.close()
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """What it has learned from, and how often."""
+        return {
+            "env_steps": self._env_steps,
+            "train_samples": self._train_samples,
+            "updates": self._learner.updates,
+        }
+
     def save(self) -> Arrays:
         """Learner, counters and — where blocks are part of checkpoints — what is staged."""
         if self._is_learning:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from srl.launch.folder import RunFolder
+
 AUDITING = f"{Path(__file__).parent / 'auditing.py'}:experiment"
 DEADLINE_SECONDS = 90.0
 LEDGER = ("sent", "consumed", "dropped", "lost", "in_flight", "duplicated")
@@ -99,8 +101,11 @@ class RunProcess:
         return self.read("summary.json")
 
     def assert_nothing_left(self) -> None:
-        """No process, no socket folder, nothing in /dev/shm, within ten seconds."""
+        """No process, no claim to the folder, no socket folder, nothing in /dev/shm, within ten seconds."""
         wait_until(lambda: not self.pids(), f"the end of {self.pids()}", seconds=10)
+        # a process that ends has no command line any more before its descriptors are closed
+        free = lambda: not self.folder.exists() or not RunFolder(self.folder).is_running  # noqa: E731
+        wait_until(free, "the run folder to be free", seconds=10)
         left = lambda: list(self.temporary.glob("srl-*"))  # noqa: E731
         wait_until(lambda: not left(), f"{left()} to be removed", seconds=10)
         new = lambda: set(os.listdir("/dev/shm")) - self.shared_before  # noqa: E731

@@ -127,7 +127,13 @@ def test_everything_ends_when_the_controller_is_killed(
     assert run.wait(KILL_SECONDS) == -signal.SIGKILL
     run.assert_nothing_left()
     (checkpoint,) = (run.folder / "checkpoints").iterdir()  # the agent had it written
-    assert read_checkpoint(checkpoint).manifest["versions"]["main"] >= 3
+    found = read_checkpoint(checkpoint)
+    version, env_steps, samples = found.sections["trainer-0"]["counters"].tolist()
+    progress = found.manifest["progress"]
+    assert found.manifest["versions"]["main"] == progress["policies"]["main"]["version"] == version
+    assert version >= 3
+    assert progress["policies"]["main"]["train_samples"] == samples
+    assert progress["totals"]["env_steps"] >= env_steps
     assert_ledger_adds_up(run.summary)
     assert run.summary["status"] == "running"
     assert RunFolder(run.folder).settle() is not None

@@ -235,6 +235,18 @@ def test_plan_refuses_a_function_for_drawn_windows_that_is_not_there():
         make_plan(experiment(algorithm=DQNConfig(replay=replay)))
 
 
+def test_plan_refuses_what_is_no_function_for_drawn_windows():
+    replay = ReplayConfig(relabel="math:pi")
+    with pytest.raises(ConfigError, match="'math:pi' is a float: it must be a function"):
+        make_plan(experiment(algorithm=DQNConfig(replay=replay)))
+
+
+def test_plan_refuses_fewer_rows_in_order_than_are_drawn_together():
+    replay = ReplayConfig(kind="fifo", capacity=512, batch=512, warm_up=0)
+    with pytest.raises(ConfigError, match=r"leaves room for \d+ windows, and 512 different ones"):
+        make_plan(experiment(algorithm=DQNConfig(replay=replay)))
+
+
 def test_plan_says_where_nothing_will_be_learned():
     algorithm = DQNConfig(replay=ReplayConfig(warm_up=5000))
     made = make_plan(experiment(algorithm=algorithm, stop=StopConfig(env_steps=4999)))

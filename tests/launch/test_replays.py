@@ -272,6 +272,19 @@ def test_resume_that_a_launcher_refuses_changes_nothing(
     assert files_of(run.folder) == before
 
 
+def test_folder_that_rows_cannot_be_in_is_refused_before_anything_is_changed(
+    tmp_path: Path,
+) -> None:
+    run = train("chain", tmp_path / "run", launcher="inline", stop__env_steps=1000)
+    (tmp_path / "file").write_text("")
+    before = files_of(run.folder)
+    rows = {"algorithm__replay__storage": "file"}
+    rows |= {"algorithm__replay__folder": str(tmp_path / "file" / "rows")}
+    with pytest.raises(ConfigError, match=r"replay\.folder .*/file/rows cannot have the file"):
+        srl.resume(run.folder, stop__env_steps=2000, **rows)
+    assert files_of(run.folder) == before
+
+
 def test_resume_asks_for_ray_before_anything_is_changed(tmp_path: Path) -> None:
     run = train("chain", tmp_path / "run", launcher="inline", stop__env_steps=1000)
     before = files_of(run.folder)

@@ -25,9 +25,11 @@ WRITERS = frozenset({"trainer-a-0", "trainer-b-0"})
 
 def manifest(*, score: float | None = None, **policies: int) -> dict[str, Any]:
     """What the controller knows at one moment."""
-    known = policies or {"a": 0, "b": 0, "c": 0}
+    counted = policies or {"a": 0, "b": 0, "c": 0}
+    known = {policy: {"episodes": number} for policy, number in counted.items()}
+    totals = {"env_steps": sum(counted.values())}
     worth = None if score is None else (score, "episodes")
-    return {"progress": {"totals": sum(known.values()), "policies": known}, "score": worth}
+    return {"progress": {"totals": totals, "policies": known}, "score": worth}
 
 
 class Run:
@@ -106,7 +108,10 @@ def test_checkpoint_is_there_when_all_have_answered(run):
     assert found["versions"] == {"a": 3, "b": 2}
     assert found["ledgers"] == {"a": {"sent": 3}, "b": {"sent": 2}}
     # what is known of a policy is of the moment of its part: "a" went on meanwhile
-    assert found["progress"] == {"totals": 7, "policies": {"a": 3, "b": 2}}
+    assert found["progress"] == {
+        "totals": {"env_steps": 7},
+        "policies": {"a": {"episodes": 3, "version": 3}, "b": {"episodes": 2, "version": 2}},
+    }
     assert os.listdir(run.folder) == ["00000003"]
 
 
@@ -118,8 +123,29 @@ def test_manifest_is_of_the_moment_of_the_copies_and_not_of_the_writes(run):
     run.write(order, "a", 3)
     (path,) = list_checkpoints(run.folder)
     assert read_checkpoint(path).manifest["progress"] == {
-        "totals": 6,
-        "policies": {"a": 3, "b": 2},
+        "totals": {"env_steps": 6},
+        "policies": {"a": {"episodes": 3, "version": 3}, "b": {"episodes": 2, "version": 2}},
+    }
+
+
+def test_what_a_trainer_has_counted_goes_before_what_was_known_of_it(run):
+    """A controller that died was told of the versions before alone."""
+    order = run.order()
+    for policy in ("a", "b"):
+        run.copy(order, policy, a=1, b=1)
+    for policy, steps in (("a", 900), ("b", 700)):
+        name = f"trainer-{policy}-0"
+        part = write_part(Path(order.folder), name, {})
+        counts = {policy: {"env_steps": steps, "train_samples": 40, "updates": 8}}
+        run.saving.add(Saved(name, order.serial, part, {policy: 5}, {policy: {}}, counts))
+    (path,) = list_checkpoints(run.folder)
+    found = read_checkpoint(path).manifest["progress"]
+    assert found["totals"] == {"env_steps": 900}
+    assert found["policies"]["b"] == {
+        "episodes": 1,
+        "version": 5,
+        "train_samples": 40,
+        "updates": 8,
     }
 
 

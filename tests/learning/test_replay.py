@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from srl.core.algorithm import Records
 from srl.core.block import Block, route_layout
 from srl.core.env import AgentSpec, Discrete, Observation
-from srl.core.errors import CheckpointError, ConfigError
+from srl.core.errors import CheckpointError, ConfigError, WorkerError
 from srl.core.replay import ReplayConfig, Window
 from srl.core.spec import Field, Spec
 from srl.learning.replay.limiter import RateLimiter
@@ -490,6 +490,26 @@ def flip(batch, rng):
     batch["reward"][...] = -batch["reward"]
 
 
+def say_so(batch, rng):
+    return batch
+
+
+def break_it(batch, rng):
+    batch["reward"][0, 0] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("say_so", "say_so returned dict: it is to change"), ("break_it", "break_it left numbers in")],
+)
+def test_function_that_relabels_wrongly_is_named(name, words):
+    lanes = Lanes(groups=1)
+    replay = make(lanes, Window(), batch=8, relabel=f"{__file__}:{name}")
+    replay.insert(lanes.block(0))
+    with pytest.raises(WorkerError, match=words):
+        replay.draw(arrays_of(replay))
+
+
 def test_what_is_drawn_is_relabelled():
     lanes = Lanes()
     plain = make(lanes, Window())
@@ -534,6 +554,47 @@ def test_nothing_is_drawn_before_it_is_warm():
     assert not one.may_draw(32)
     one.inserted = 100
     assert one.may_draw(32)
+
+
+@pytest.mark.parametrize("rates", [(4.0, 0.5), (0.5, 4.0)])
+def test_rate_that_changes_holds_from_then_on(rates):
+    before, after = rates
+    lanes, options = Lanes(groups=1), {"batch": 10, "warm_up": 2 * T * L}
+    one = make(lanes, Window(), samples_per_insert=before, **options)
+    other = make(lanes, Window(), samples_per_insert=after, **options)
+
+    def play(replay, blocks):
+        """Windows drawn while so many blocks come."""
+        out, drawn = arrays_of(replay), 0
+        for _ in range(blocks):
+            replay.insert(lanes.block(0))
+            while replay.draw(out):
+                drawn += 10
+        return drawn
+
+    play(one, 20)
+    other.load(one.save(), continues=True)
+    assert play(other, 20) == pytest.approx(20 * T * L * after, abs=10 + T * L * after)
+
+
+def test_priorities_go_to_another_exponent():
+    lanes = Lanes(groups=1)
+
+    def prioritised(exponent):
+        return make(lanes, Window(), kind="prioritised", priority_exponent=exponent, batch=20)
+
+    one, half, none, again = (prioritised(e) for e in (1.0, 0.5, 0.0, 0.5))
+    one.insert(lanes.block(0))
+    out = arrays_of(one)
+    assert one.draw(out)
+    one.update(out["item"], np.linspace(0.25, 4.0, 20))
+    priorities = one._selector._tree.values
+    half.load(one.save(), continues=True)
+    np.testing.assert_allclose(half._selector._tree.values, np.sqrt(priorities))
+    none.load(half.save(), continues=True)
+    np.testing.assert_allclose(none._selector._tree.values, priorities > 0)
+    again.load(none.save(), continues=True)  # all as new ones
+    np.testing.assert_allclose(again._selector._tree.values, 2.0 * (priorities > 0))
 
 
 def test_tolerance_that_would_stop_everything_is_refused():

@@ -634,7 +634,12 @@ def _check_algorithm(algorithm: AlgorithmConfig) -> None:
     if not isinstance(algorithm, Replays):
         check_at_least("algorithm.batch-size", algorithm.batch_size, 1)
     elif algorithm.replay.relabel is not None:
-        load_object(algorithm.replay.relabel)
+        name = algorithm.replay.relabel
+        if not callable(found := load_object(name)):
+            raise ConfigError(
+                f"algorithm.replay.relabel {name!r} is a {type(found).__name__}: it must be a function of the drawn "
+                "windows and a generator"
+            )
 
 
 def _plan_replay(algorithm: Replays, block: Layout, *, groups: int, shards: int) -> ReplayPlan:
@@ -652,6 +657,12 @@ def _plan_replay(algorithm: Replays, block: Layout, *, groups: int, shards: int)
             f"algorithm.replay.capacity ({config.capacity}) leaves {rows} rows for each of "
             f"{tracks * shards} lanes, and {window.rows + rollout} are needed (a window of {window.rows} and "
             f"a block of {rollout}): use at least {(window.rows + rollout) * tracks * shards}"
+        )
+    windows = tracks * ((rows - rollout - window.rows + 1) // window.stride)
+    if config.kind == "fifo" and windows < config.drawn // shards:
+        raise ConfigError(
+            f"algorithm.replay.capacity ({config.capacity}) leaves room for {windows * shards} windows, and "
+            f"{config.drawn} different ones (algorithm.replay.batch x steps) are drawn together with kind fifo: use more"
         )
     make_limiter(
         config, window, rollout=rollout, lanes=block.lanes, groups=groups // shards, shards=shards

@@ -7,6 +7,7 @@ processes are least ones, measured with small networks and envs; those of shared
 
 import os
 import resource
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -239,12 +240,21 @@ def _check_numbers(need: Need, host: Host) -> list[str]:
 
 
 def _check_replay(plan: Plan, folder: Path, run_bytes: int) -> None:
-    """Raise ConfigError where the file of a replay buffer has no room beside what the run writes."""
+    """Raise ConfigError where the file of a replay buffer cannot be, or has no room beside what the run writes."""
     for route in plan.learning:
         replay = route.replay
         if replay is None or not replay.is_file:
             continue
         place = Path(replay.config.folder) if replay.config.folder else folder
+        if replay.config.folder:
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=place):
+                    pass
+            except OSError as error:
+                raise ConfigError(
+                    f"algorithm.replay.folder {place} cannot have the file of a replay buffer: {error}"
+                ) from error
         free, _ = _disk(place)
         needed = replay.nbytes + (0 if replay.config.folder else run_bytes)
         if free is not None and needed > free:

@@ -66,6 +66,14 @@ class RateLimiter:
         self._low = warm_up * samples_per_insert - tolerance - _ROUNDING
         self._high = warm_up * samples_per_insert + tolerance
 
+    def change_rate(self, before: float) -> None:
+        """Go on from counts at another rate: as far ahead, or behind, as these were at theirs, within what may be now."""
+        since, middle = self.inserted - self._warm_up, self._warm_up * self._per_insert
+        if before == self._per_insert or since <= 0:
+            return
+        ahead = min(max(since * before - self.drawn, self._low - middle), self._high - middle)
+        self.drawn = round(since * self._per_insert - ahead)
+
     def may_draw(self, windows: int) -> bool:
         """Whether so many may be drawn now."""
         ahead = self.inserted * self._per_insert - self.drawn

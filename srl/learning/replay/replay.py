@@ -8,7 +8,7 @@ import numpy as np
 
 from srl.core.arrays import Arrays, subset
 from srl.core.block import Block, Layout
-from srl.core.errors import CheckpointError
+from srl.core.errors import CheckpointError, WorkerError
 from srl.core.names import load_object
 from srl.core.replay import ReplayConfig, Window
 from srl.learning.replay.limiter import make_limiter
@@ -81,8 +81,24 @@ class Replay:
         np.copyto(out["item"], drawn.items())
         np.copyto(out["chance"], drawn.chances)
         if self._relabel is not None:
-            self._relabel(out, self._rng)
+            self._have_relabelled(out)
         return True
+
+    def _have_relabelled(self, out: Mapping[str, np.ndarray]) -> None:
+        """Raise WorkerError where the user's function does what nobody after it would say of it."""
+        name = self._config.relabel
+        found: Any = self._relabel(out, self._rng)
+        if found is not None:
+            raise WorkerError(
+                f"algorithm.replay.relabel {name} returned {type(found).__name__}: it is to change the arrays "
+                "that it is given in place, and to return None"
+            )
+        for field, array in out.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise WorkerError(
+                    f"algorithm.replay.relabel {name} left numbers in {field!r} that are not finite, which no row "
+                    "that is kept has"
+                )
 
     def update(self, items: np.ndarray, priorities: np.ndarray) -> None:
         """Change the priorities of windows that were drawn."""
@@ -104,6 +120,7 @@ class Replay:
         }
         if self._config.saved:
             state["kind"] = np.array(_KINDS.index(self._config.kind))
+            state["rate"] = np.array(self._config.samples_per_insert, np.float64)
             state |= {f"table.{k}": v for k, v in self._table.save().items()}
             state |= {f"selector.{k}": v for k, v in self._selector.save().items()}
         return state
@@ -122,6 +139,8 @@ class Replay:
         tracks, rows = self._table.num_tracks, self._table.num_rows
         check_fits(state, self._config, self._window, self.block, tracks=tracks, rows=rows)
         self.limiter.inserted, self.limiter.drawn = (int(n) for n in state["counts"])
+        if "rate" in state:  # not in checkpoints from before it could be changed
+            self.limiter.change_rate(float(state["rate"]))
         self._table.load(subset(state, "table."))
         self._selector.load(subset(state, "selector."))
         if not continues:

@@ -177,15 +177,27 @@ class Prioritised:
         self._tree.set(leaves[still], kept**self._exponent)
 
     def save(self) -> Arrays:
-        """All priorities, and the highest."""
-        return {"leaves": self._tree.values.copy(), "highest": np.array(self._highest)}
+        """All priorities, with which exponent they are here, and the highest."""
+        return {
+            "leaves": self._tree.values.copy(),
+            "highest": np.array(self._highest),
+            "exponent": np.array(self._exponent),
+        }
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `save` returned."""
-        self._tree.set(np.arange(self._tree.num_leaves), state["leaves"])
         self._highest = float(state["highest"])
-        self._count = int(np.count_nonzero(state["leaves"]))
-        leaves = np.flatnonzero(state["leaves"])
+        values = state["leaves"]
+        before = float(state.get("exponent", self._exponent))
+        if before != self._exponent:
+            # with an exponent of 0 nothing is known of them: all as new ones
+            there = values[values > 0]
+            powers = there ** (1 / before) if before else np.full_like(there, self._highest)
+            values = values.copy()
+            values[values > 0] = powers**self._exponent
+        self._tree.set(np.arange(self._tree.num_leaves), values)
+        leaves = np.flatnonzero(values)
+        self._count = len(leaves)
         for part in np.split(leaves, range(_AT_ONCE, len(leaves), _AT_ONCE)):
             tracks, starts = self._windows(part)
             whole = starts + self._window.rows <= self._table.written[tracks]

@@ -200,8 +200,7 @@ def plan_of(experiment: Experiment[Any]) -> Plan:
 
 def kept_at(experiment: Experiment[Any]) -> Path:
     """Where the costs of this experiment on this host are kept."""
-    data, about = encode_experiment(one_of_each(experiment)), host()
-    facts = {name: data[name] for name in _FACTS}
+    about, facts = host(), facts_of(experiment)
     facts["host"] = [about["cpu"], about["cores"], about["gpus"]]
     facts["costs"] = _KIND_OF_COSTS
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
@@ -209,9 +208,33 @@ def kept_at(experiment: Experiment[Any]) -> Path:
     return cache_folder() / "costs" / f"{readable}-{digest}.json"
 
 
-def write_costs(path: Path, costs: Costs, measured: Mapping[str, Any]) -> None:
-    """Keep costs, and how they were found."""
-    write_json(path, {"costs": msgspec.to_builtins(costs), "measured": measured})
+def facts_of(experiment: Experiment[Any]) -> dict[str, Any]:
+    """What costs depend on, beside the host."""
+    data = encode_experiment(one_of_each(experiment))
+    return {name: data[name] for name in _FACTS}
+
+
+def write_costs(
+    path: Path, costs: Costs, measured: Mapping[str, Any], experiment: Experiment[Any]
+) -> None:
+    """Keep costs, of what they are, and how they were found."""
+    about = {"costs": msgspec.to_builtins(costs), "measured": measured}
+    write_json(path, {"of": facts_of(experiment), **about})
+
+
+def differing(path: Path, experiment: Experiment[Any]) -> list[str]:
+    """By what the experiment differs from the one whose costs are in a file; of older files nothing is known."""
+    kept = json.loads(path.read_text()).get("of")
+    wanted = json.loads(json.dumps(facts_of(experiment)))
+    pairs = [] if kept is None else [(name, kept.get(name), wanted[name]) for name in _FACTS]
+    found = []
+    for name, theirs, mine in pairs:
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            keys = [key for key in mine if mine[key] != theirs.get(key)]
+            found += [f"{name}.{key} {mine[key]} (not {theirs.get(key)})" for key in keys]
+        elif mine != theirs:
+            found.append(f"{name} {mine} (not {theirs})")
+    return found
 
 
 def read_costs(path: Path) -> Costs:

@@ -20,6 +20,7 @@ from srl.tools.bench.report import print_table, say, write_json
 from srl.tools.bench.workloads import WORKLOADS
 from srl.tools.planning.calibrate import (
     calibrate,
+    differing,
     kept_at,
     one_of_each,
     plan_of,
@@ -134,12 +135,14 @@ def _costs(experiment: Experiment[Any], options: Mapping[str, Any]) -> Costs:
     if path.exists() and "again" not in options:
         say(f"costs as measured before: {path} (--again measures them anew)")
         try:
+            if apart := differing(path, experiment):
+                say(f"note: these are costs of another experiment; here it has {', '.join(apart)}")
             return read_costs(path)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"{path} was not written by srl plan: {error}") from error
     _check_here(experiment)
     costs, measured = calibrate(experiment, options["seconds"], say)
-    write_costs(path, costs, measured)
+    write_costs(path, costs, measured, experiment)
     say(f"costs kept in {path}")
     return costs
 

@@ -178,6 +178,16 @@ def test_plots_are_written(make, tmp_path):
             assert len(colours) > 50, "something is drawn"
 
 
+def test_whole_numbers_are_the_same_however_they_are_written(make, tmp_path):
+    for seed, weight in ((1, 1), (2, 1.0), (3, 1)):
+        folder = make(f"run-{seed}", seed=seed)
+        config = json.loads((folder / "config.json").read_text())
+        config["algorithm"] |= {"value_weight": weight, "range": [0, weight]}
+        (folder / "config.json").write_text(json.dumps(config))
+    (task,) = compare(tmp_path, tmp_path / "runs")["tasks"].values()
+    assert len(task["methods"]) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

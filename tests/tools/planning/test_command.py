@@ -11,11 +11,13 @@ from srl.tools.bench.window import Window
 from srl.tools.planning.calibrate import (
     calibrate,
     costs_of,
+    differing,
     expected_seconds,
     one_of_each,
     plan_of,
     read_costs,
     with_exchange,
+    write_costs,
 )
 from srl.tools.planning.model import Costs, Crew, Setup, Team, predict
 
@@ -210,6 +212,17 @@ def test_calibration_of_a_real_experiment(tmp_path, monkeypatch, capsys):
     assert costs.exchange > 0
     assert main(["plan", "cartpole"]) == 0
     assert "costs as measured before" in capsys.readouterr().out
+
+
+def test_costs_of_another_experiment_are_said_to_be(tmp_path, capsys):
+    path, other = tmp_path / "costs.json", find_experiment("cartpole-dqn")
+    write_costs(path, COSTS, {}, find_experiment("cartpole", ["--actors.count", "4"]))
+    assert differing(path, find_experiment("cartpole")) == []
+    assert main(["plan", "cartpole-dqn", "--costs", str(path)]) == 0
+    assert "note: these are costs of another experiment; here it has" in capsys.readouterr().out
+    assert any(
+        word.startswith("algorithm.type srl.algorithms.dqn") for word in differing(path, other)
+    )
 
 
 def test_how_long_it_takes_is_said_with_what_starts():
