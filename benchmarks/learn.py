@@ -97,12 +97,16 @@ def reached(rows: list[dict[str, Any]], wanted: float) -> int | None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("set", nargs="?", default="learn", choices=list(SETS))
-    parser.add_argument("--again", action="store_true", help="run every case anew")
-    parser.add_argument("--only", action="append", help="of these cases alone")
+    parser.add_argument("--again", action="store_true", help="run these cases anew")
+    parser.add_argument(
+        "--only", action="append", help="this case alone; may be given several times"
+    )
     parser.add_argument("--parallel", type=int, default=1, help="runs at a time")
     options = parser.parse_args()
     file = HERE / f"{options.set}.json"
-    results = {} if options.again or not file.exists() else json.loads(file.read_text())
+    results = json.loads(file.read_text()) if file.exists() else {}
+    for case in (options.only or SETS[options.set]) if options.again else ():
+        results.pop(case, None)
     if options.set == "match" and not OPPONENT.exists():
         prepare = f"train {HERE}/match.py:opponent --launcher inline --out {OPPONENT}"
         subprocess.run([sys.executable, "-m", "srl.cli", *prepare.split()], check=True)
