@@ -59,7 +59,7 @@ def half_cheetah_sac() -> Experiment[SACConfig]:
 
 
 def half_cheetah_td3() -> Experiment[TD3Config]:
-    """1M env steps, with the settings of RL Baselines3 Zoo, but layers as SAC's: with theirs, (400, 300), a first seed was at 4,551 after 100k."""
+    """1M env steps, with the settings of RL Baselines3 Zoo, but layers as SAC's, and not (400, 300)."""
     return Experiment(
         name="half-cheetah-td3",
         env=EnvConfig(name="gym/HalfCheetah-v5"),

@@ -5,7 +5,7 @@ import pytest
 
 from srl.algorithms.dqn import DQNConfig
 from srl.algorithms.ppo import PPOConfig
-from srl.api import check_devices
+from srl.api import check_devices, train
 from srl.core.env import AgentSpec, Discrete, Observation
 from srl.core.errors import ConfigError
 from srl.core.experiment import (
@@ -233,6 +233,28 @@ def test_plan_refuses_a_function_for_drawn_windows_that_is_not_there():
     replay = ReplayConfig(relabel="srl.core.replay:nothing")
     with pytest.raises(ConfigError, match=r"'srl\.core\.replay' has no 'nothing'"):
         make_plan(experiment(algorithm=DQNConfig(replay=replay)))
+
+
+def test_replay_may_grow_in_the_process_that_has_it():
+    algorithm = DQNConfig()
+    sizes = [
+        make_plan(experiment(algorithm=algorithm, **options)).replay_growth
+        for options in (
+            {"launcher": "inline"},
+            {"launcher": "local"},
+            {"launcher": "local", "buffers": BuffersConfig(count=2)},
+        )
+    ]
+    (whole, alone, shared) = sizes
+    assert list(whole) == ["controller"]
+    assert alone == {"trainer": whole["controller"]}
+    assert shared["buffer"] == pytest.approx(whole["controller"] / 2, rel=0.05)
+
+
+def test_algorithm_that_is_no_dataclass_is_refused_in_words():
+    for algorithm in (object(), DQNConfig):
+        with pytest.raises(ConfigError, match="it must be an object of a dataclass whose fields"):
+            train(experiment(algorithm=algorithm))
 
 
 def test_plan_refuses_what_is_no_function_for_drawn_windows():

@@ -1,18 +1,24 @@
 """Runs that learn from a replay buffer: what they promise beside learning, which `test_toys.py` shows."""
 
+import json
 import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import srl
+from srl.api import find_experiment
 from srl.core.errors import CheckpointError, ConfigError
 from srl.core.names import load_object
 from srl.core.replay import ReplayConfig
+from srl.launch.graph.config import decode_experiment, encode_experiment
+from srl.launch.graph.plan import make_plan
+from srl.launch.graph.resuming import shape_of
 from srl.launch.inspect import inspect
 from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
 
@@ -305,6 +311,18 @@ def test_blocks_of_another_shape_are_left_behind_whatever_the_config_says(tmp_pa
     assert again.summary["status"] == "completed"
 
 
+def test_whole_numbers_of_a_recipe_are_of_the_same_shape_when_they_are_read_back() -> None:
+    """Else what an own recipe writes as 2 would cost a resumed run its blocks, read back as 2.0."""
+    made = find_experiment("toy/identity")
+    made = replace(made, env=replace(made.env, scale_rewards=2, timeout_seconds=60))
+    back = decode_experiment(json.loads(json.dumps(encode_experiment(made))))
+    assert isinstance(back.env.scale_rewards, float)
+    plan = make_plan(made)
+    assert shape_of(made, plan) == shape_of(back, plan)
+    other = replace(made, env=replace(made.env, scale_rewards=3))
+    assert shape_of(made, plan) != shape_of(other, plan)
+
+
 def test_lanes_that_begin_anew_before_a_first_version_bring_other_rows(tmp_path: Path) -> None:
     options = {"replay": replace(PRIORITISED["replay"], capacity=50_000, warm_up=50_000)}
     run = train("masked", tmp_path / "run", options, launcher="inline", stop__env_steps=1500)
@@ -336,8 +354,13 @@ def test_rows_go_with_a_run_to_another_launcher_and_back(tmp_path: Path) -> None
 
 def test_inline_run_ends_where_it_is_to_also_while_its_buffer_warms_up(tmp_path: Path) -> None:
     options = {"replay": replace(PRIORITISED["replay"], capacity=50_000, warm_up=50_000)}
-    run = train("chain", tmp_path / "run", options, launcher="inline", stop__env_steps=3000)
+    said: list[str] = []
+    view = lambda _: SimpleNamespace(say=said.append, show=lambda *_: None, close=lambda: None)  # noqa: E731
+    run = train(
+        "chain", tmp_path / "run", options, launcher="inline", stop__env_steps=3000, view=view
+    )
     assert run.summary["version"] == 0
+    assert "note: nothing was learned" in "".join(said)
     assert 3000 <= run.summary["env_steps"] < 4100
 
     anew = {"algorithm__replay__saved": False, "algorithm__replay__warm_up": 4000}

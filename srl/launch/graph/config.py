@@ -19,6 +19,15 @@ def encode_experiment(experiment: Experiment[Any]) -> dict[str, Any]:
     return plain
 
 
+def plain_numbers(value: Any) -> Any:
+    """The same for 32 and 32.0, as a recipe and what was read back write them."""
+    if isinstance(value, dict):
+        return {key: plain_numbers(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_numbers(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def decode_algorithm(data: dict[str, Any]) -> Any:
     """The algorithm's config; imports its module (and so, as a rule, torch)."""
     options = dict(_convert(data, dict, "algorithm"))

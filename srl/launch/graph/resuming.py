@@ -8,7 +8,7 @@ from typing import Any
 from srl.core.arrays import subset
 from srl.core.errors import CheckpointError
 from srl.core.experiment import Experiment
-from srl.launch.graph.config import encode_experiment
+from srl.launch.graph.config import encode_experiment, plain_numbers
 from srl.launch.graph.plan import Plan, RoutePlan, WorkerPlan
 from srl.learning.checkpoint import Checkpoint
 from srl.learning.replay.replay import check_fits
@@ -25,7 +25,7 @@ def shape_of(experiment: Experiment[Any], plan: Plan) -> str:
     algorithm = experiment.algorithm
     of_blocks = (algorithm.rollout, algorithm.batch_size)
     recorded = [repr(algorithm.records(route.agent_spec())) for route in plan.learning]
-    text = json.dumps([parts, of_blocks, recorded], sort_keys=True)
+    text = json.dumps([plain_numbers(parts), of_blocks, recorded], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

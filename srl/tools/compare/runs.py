@@ -11,6 +11,7 @@ import numpy as np
 from srl.core.errors import ConfigError
 from srl.core.names import nearest
 from srl.launch.folder import RunFolder
+from srl.launch.graph.config import plain_numbers
 from srl.telemetry.sinks import read_rows
 
 _NO_METHOD = ("name", "seed", "out", "stop", "checkpoint", "evaluation", "metrics", "restarts")
@@ -128,17 +129,10 @@ def _choose_policy(path: Path, names: list[str], wanted: str | None) -> str:
 
 def _method_options(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: _plain(value)
+        name: plain_numbers(value)
         for name, value in _flat(config).items()
         if not any(name == skipped or name.startswith(f"{skipped}.") for skipped in _NO_METHOD)
     }
-
-
-def _plain(value: Any) -> Any:
-    """The same for 32 and 32.0, as a recipe and a resumed run write it."""
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
