@@ -29,6 +29,7 @@ from srl.transport.control import (
     Examine,
     Failure,
     Message,
+    Report,
     Restart,
     Retire,
     Save,
@@ -45,6 +46,7 @@ _RETURN_SECONDS = 60.0
 """For a host that was lost to come again; then it counts as lost again."""
 _LOOK_SECONDS = 1.0
 _RECRUIT_SECONDS = 3.0
+_REPORT_SECONDS = 1.0
 _END_SECONDS = 10.0
 
 
@@ -149,8 +151,9 @@ class ClusterLauncher:
         *,
         address: str = "127.0.0.1",
         recruiter: Recruiter | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Run on the hosts of `starters`, which find this process at `address`."""
+        """Run on the hosts of `starters`, which find this process at `address`; `start` ends by SystemExit when it `is_stopped`."""
         self.writers = frozenset(plan.writers())
         self._plan = plan
         self._folder = folder.resolve()
@@ -158,6 +161,7 @@ class ClusterLauncher:
         """By which hosts know whether they see the folder."""
         self._starters = dict(starters)
         self._recruiter = recruiter
+        self._is_stopped = is_stopped
         self._joining: dict[int, float] = {}
         """Hosts that have joined and were started, to how long they may take."""
         self._recruit_at = 0.0
@@ -174,6 +178,8 @@ class ClusterLauncher:
         self._awaited: dict[int, float] = {}
         """Lost hosts that were started again, to how long they may take."""
         self._look_at = 0.0
+        self._report_at = 0.0
+        self._reported: dict[str, int] = {}
         missing = set(hosts_of(plan)) - {LATE, *starters}
         if missing:
             raise WorkerError(
@@ -231,7 +237,18 @@ class ClusterLauncher:
             messages += self._lose(host, f"host {host} ({address}) is lost: {why}")
         messages += self._await_lost()
         self._await_joining()
-        return messages
+        return [*messages, *self._report()]
+
+    def _report(self) -> list[Message]:
+        """Who came to the door of this process, where that has changed."""
+        if time.monotonic() < self._report_at:
+            return []
+        self._report_at = time.monotonic() + _REPORT_SECONDS
+        counters = self._doorkeeper.counters() | {"messages_refused": self._board.rejected}
+        if counters == self._reported:
+            return []
+        self._reported = counters
+        return [Report("controller", counters=counters)]
 
     def _lose(self, host: int, reason: str, *, is_missed: bool = False) -> list[Message]:
         """A host is gone: start it again, or end the run where it cannot go on without."""
@@ -369,6 +386,8 @@ class ClusterLauncher:
     def _await(self, is_done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _CONNECT_SECONDS
         while not is_done():
+            if self._is_stopped():
+                raise SystemExit
             for host, starter in self._starters.items():
                 if (reason := starter.failure()) is not None:
                     raise WorkerError(f"host {host} could not be started: {reason}")
@@ -376,6 +395,7 @@ class ClusterLauncher:
                 silent = sorted(set(self._starters) - set(self._board.hosts))
                 raise WorkerError(
                     f"hosts {silent} did not connect within {_CONNECT_SECONDS:.0f} s: can they reach "
-                    f"{address_of(self._listener)}?"
+                    f"{address_of(self._listener)}, and were they started in that time (a runtime_env that takes long, cores that "
+                    "others have taken)?"
                 )
             self._board.poll(0.1)

@@ -333,7 +333,12 @@ class Controller:
             raise
         self._contract = launcher.contract()
         try:
-            launcher.start(self._checkpoint)
+            try:
+                launcher.start(self._checkpoint)
+            except SystemExit:  # the same, while hosts are waited for
+                if interrupts.is_set:
+                    return
+                raise
             self._was_loaded = True
             self._open_sinks()  # only now: what the run learns again is removed
             save_at = time.monotonic() + self._experiment.checkpoint.seconds

@@ -158,8 +158,8 @@ class Doctor:
         self._looked = now
 
     def _on_report(self, report: Report) -> None:
-        patient = self._patients[report.worker]
-        if report.incarnation != patient.incarnation:
+        patient = self._patients.get(report.worker)
+        if patient is None or report.incarnation != patient.incarnation:
             return
         patient.heard, patient.waits_in = self._now, report.waits_in
         count = report.counters.get(_PROGRESS.get(patient.kind, ""), 0)

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -184,7 +185,7 @@ class NodeAgent:
         return listen(address)
 
     def _start(self) -> None:
-        if self._order.is_late:
+        if self._order.is_late or any(isinstance(message, Stop) for message in self._early):
             return
         # Actors first: they are ready at once, and others import for seconds.
         for name in sorted(self._order.workers, key=lambda n: self._plan.worker(n).kind != "actor"):
@@ -242,7 +243,8 @@ class NodeAgent:
                 arenas={n: (a.fd or 0, a.buffer.nbytes) for n, a in self._arenas.items()},
                 socket_folder=str(self._folder),
                 python_path=self._python_path,
-                incarnation=1,
+                incarnation=uuid.uuid4().int
+                >> 96,  # nobody counts its lives, but what each reports
                 network=self._network(RELAY),
                 host=self._order.host,
             )
@@ -288,7 +290,12 @@ class NodeAgent:
                 return None
             if self._is_preempted:
                 self._is_preempted = False
-                self._controller.send(Preempted("node-agent"))
+                of = (
+                    ""
+                    if self._is_only_host
+                    else f" of host {self._order.host} ({self._order.address})"
+                )
+                self._controller.send(Preempted(f"node-agent{of}"))
             self._forward()
             self._report_deaths()
             self._say(*self._gathering.due())
@@ -378,6 +385,8 @@ class NodeAgent:
                 process.has_reported_failure |= isinstance(message, Failure)
                 self._say(*self._gathering.take(process.name, process.kind, message))
                 forwarded.append(message)
+        if self._relay is not None:
+            self._say(*self._relay.channel.recv_all())
         return forwarded
 
     def _say(self, *messages: Message) -> None:
@@ -591,7 +600,8 @@ def _run(controller: Channel, order: StartNode) -> int:
     try:
         NodeAgent(controller, order).run()
     except SrlError as error:
-        controller.send(Failure("node-agent", str(error), "", is_user_error=True))
+        where = f"host {order.host} ({order.address}): " if order.keys is not None else ""
+        controller.send(Failure("node-agent", f"{where}{error}", "", is_user_error=True))
         controller.send(Stopped({}))
     return 0
 

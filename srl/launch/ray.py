@@ -51,6 +51,8 @@ _NODE_ID_LENGTH = 56
 _SAY_SECONDS = 30.0
 _KNOCK_SECONDS = 2.0
 """That a node has to answer before another is taken."""
+_ROOM_SECONDS = 10.0
+"""That a node has for giving a host the room again that it had there."""
 _ANSWER_SECONDS = 10.0
 """That Ray has to say which nodes there are."""
 _NOT_OURS = ("CPU", "GPU", "memory", "object_store_memory")
@@ -83,7 +85,12 @@ class RayLauncher(ClusterLauncher):
             placed = msgspec.structs.replace(plan, hosts=hosts_of_places(plan, places))
             more = RayRecruiter(self._cluster, plan, places)
             super().__init__(
-                placed, folder, starters, address=self._cluster.address, recruiter=more
+                placed,
+                folder,
+                starters,
+                address=self._cluster.address,
+                recruiter=more,
+                is_stopped=is_stopped,
             )
         except BaseException:
             self._cluster.close()
@@ -466,6 +473,9 @@ class RayStarter:
         """Why nothing was started."""
         self._knock: Knock | None = None
         self._is_first = True
+        self._is_full_after = 0.0
+        """When the node that was asked last counts as full."""
+        self._is_full = False
 
     def start(self, order: bytes) -> None:
         """Have the node start it; returns at once.
@@ -476,6 +486,7 @@ class RayStarter:
         if not self._is_first and not self._find():
             return
         self._is_first = False
+        self._is_full_after = time.monotonic() + _ROOM_SECONDS
         self.address = self._at.node.address
         self._cluster.within(_ANSWER_SECONDS, self._begin, order)
 
@@ -496,7 +507,9 @@ class RayStarter:
         """Choose a node that answers; whether there is one."""
         at = None
         if self._knock is not None:
-            at = self._cluster.place_again(self._at, answers=self._knock.is_answered)
+            may_be_there = self._knock.is_answered and not self._is_full
+            at = self._cluster.place_again(self._at, answers=may_be_there)
+            self._is_full = False  # the next time there may be room again
             self._knock.close()
         self._knock = None if at is not None else self._cluster.knock(self._at.node)
         self._at = at or self._at
@@ -518,11 +531,15 @@ class RayStarter:
             return f"Ray could not start it on {self.address}: {error}"
 
     def is_gone(self) -> bool:
-        """Whether its node is, or none was found yet."""
+        """Whether its node is, or has no room for it, or none was found yet."""
         if self._knock is not None:
             return self._knock.is_over
         there = self._cluster.within(_ANSWER_SECONDS, self._cluster.nodes)
-        return there is not None and all(node.id != self._at.node.id for node in there)
+        if there is None:
+            return False
+        if self._group is not None and time.monotonic() > self._is_full_after:
+            self._is_full = not self._cluster.is_met(self._group)
+        return self._is_full or all(node.id != self._at.node.id for node in there)
 
     def close(self, grace_seconds: float) -> None:
         """End the link, then its keeper, and give back what it had."""
@@ -534,7 +551,10 @@ class RayStarter:
             self._knock.close()
 
     def _close(self, grace_seconds: float) -> None:
-        self._cluster.ray.get(self._actor.close.remote(grace_seconds), timeout=grace_seconds + 5)
+        ray = self._cluster.ray
+        # where it still waits for its node, nothing runs, and an answer would be waited for in vain
+        if ray.wait([self._started], timeout=0)[0]:
+            ray.get(self._actor.close.remote(grace_seconds), timeout=grace_seconds + 5)
 
     def _end(self) -> None:
         if self._cluster.ray.is_initialized():

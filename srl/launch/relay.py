@@ -7,6 +7,7 @@ The node agent of every host of a run on several starts one, and starts it again
 
 import signal
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,14 @@ from srl.streams.parameters.shm import ShmPublisher, ShmSubscriber
 from srl.streams.parameters.tcp import ParameterSink, ParameterSource, connect_sink
 from srl.transport.arena import Arena
 from srl.transport.bell import Bell, Ear
-from srl.transport.control import Channel, Configure
+from srl.transport.control import Channel, Configure, Network, Report
 from srl.transport.keys import Doorkeeper
 from srl.transport.sockets import Server
 from srl.workers.run import die_with_parent, wait_for_configure
 
 _WAIT_MILLISECONDS = 200
+_REPORT_SECONDS = 1.0
+"""Between two looks at who came to its door."""
 
 
 def main(fd: int) -> int:
@@ -39,7 +42,13 @@ def main(fd: int) -> int:
     channel = Channel.from_fd(fd)
     configure = wait_for_configure(channel)
     offer_stacks(Path(configure.socket_folder), RELAY)
-    ends = list(_ends(configure))
+    context: zmq.Context[Any] = zmq.Context()
+    network = configure.network
+    assert network is not None, "a relay without a network"
+    keeper = Doorkeeper(context, network.keys) if network.listeners else None
+    ends = list(_ends(configure, network, context, keeper))
+    report = Report(f"{RELAY}-{configure.host}", configure.incarnation)
+    report_at = 0.0
     poller = zmq.Poller()
     poller.register(channel.fileno(), zmq.POLLIN)
     for end in ends:
@@ -50,15 +59,20 @@ def main(fd: int) -> int:
         if not any(moved):
             poller.poll(_WAIT_MILLISECONDS)
         channel.recv_all()
+        if time.monotonic() >= report_at:
+            report_at = time.monotonic() + _REPORT_SECONDS
+            counters = {} if keeper is None else keeper.counters()
+            counters["messages_refused"] = sum(end.rejected for end in ends)
+            if counters != report.counters:
+                report = msgspec.structs.replace(report, counters=counters)
+                channel.send(report)
     return 0
 
 
-def _ends(configure: Configure) -> Iterable[ParameterSource | ParameterSink]:
-    network = configure.network
-    assert network is not None, "a relay without a network"
+def _ends(
+    configure: Configure, network: Network, context: "zmq.Context[Any]", keeper: Doorkeeper | None
+) -> Iterable[ParameterSource | ParameterSink]:
     plan, host = msgspec.json.decode(configure.plan, type=Plan), configure.host
-    context: zmq.Context[Any] = zmq.Context()
-    keeper = Doorkeeper(context, network.keys) if network.listeners else None
     for route in plan.learning:
         end, spec = parameters_end(route), route.weights_spec()
         arena = configure.arenas.get(end)

@@ -152,8 +152,9 @@ class Progress:
         """Take in a worker's totals of one of its lives, and its new episodes."""
         life = worker, incarnation
         _add(self._totals, counters, self._counters.get(life, {}))
-        split = self._splits.setdefault(worker.partition("-")[0], {})
-        _add(split, seconds, self._seconds.get(life, {}))
+        if seconds:
+            split = self._splits.setdefault(worker.partition("-")[0], {})
+            _add(split, seconds, self._seconds.get(life, {}))
         self._counters[life], self._seconds[life] = counters, seconds
         for episode in episodes:
             finished = Episode(*episode)

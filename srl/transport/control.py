@@ -224,7 +224,7 @@ class Ready(msgspec.Struct, tag=True):
 
 
 class Report(msgspec.Struct, tag=True):
-    """From a worker, several times a second. Counters and seconds are totals of this life of it."""
+    """From a worker, several times a second, or of who came to a door. Counters and seconds are totals of this life of it."""
 
     worker: str
     incarnation: int = 1

@@ -93,6 +93,10 @@ class Doorkeeper:
         """Connections that were let in and have ended: by their peer, a cut, or a frame too large."""
         return self._seen[_ENDED] - self.refused
 
+    def counters(self) -> dict[str, int]:
+        """Who was not let in, and who has left, by their names in reports."""
+        return {"connections_refused": self.refused, "connections_ended": self.ended}
+
     def guard(self, server: "zmq.Socket[Any]") -> None:
         """Have a server, before it is bound, talk to those who have the keys, and count who comes to it."""
         use_keys(server, self._keys, serves=True)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -27,7 +28,8 @@ from srl.launch.link import Greeting, python_version
 from srl.learning.checkpoint import latest_checkpoint, read_checkpoint
 from srl.learning.guard import read_batch
 from srl.learning.versions import VersionStore, read_weights
-from srl.transport.control import Message
+from srl.transport.control import Message, Report
+from srl.transport.listener import address_of
 
 PLACEMENTS = {
     "actors, inference and training apart": (
@@ -417,3 +419,75 @@ def test_hosts_need_not_see_the_run_folder(
     assert [row["version"] for row in rows] == [*range(1, again.summary["version"] + 1)]
     assert not list(folder.rglob(".*"))
     assert_nothing_left(of_links)
+
+
+def test_a_run_whose_hosts_do_not_connect_can_be_stopped(
+    auditing: str, tmp_path: Path, of_links: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminate = "import os, signal, sys; os.kill(os.getppid(), signal.SIGTERM); sys.stdin.read()"
+
+    def launch(plan: Plan, folder: Path, is_stopped: Callable[[], bool], _: Any) -> ClusterLauncher:
+        silent = SubprocessStarter("127.0.0.1", (sys.executable, "-c", terminate))
+        return ClusterLauncher(plan, folder, {0: silent}, is_stopped=is_stopped)
+
+    monkeypatch.setattr(controller, "RayLauncher", launch)
+    monkeypatch.setattr(api, "check_ray", lambda _: None)
+    run = srl.train(auditing, launcher="ray", out=str(tmp_path / "run"))
+    assert run.summary["status"] == "interrupted"
+    assert run.summary["reason"] == "stopped by SIGTERM"
+    assert_nothing_left(of_links)
+
+
+def test_a_host_that_cannot_prepare_is_named_and_nobody_starts(
+    auditing: str, tmp_path: Path, of_links: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); os.execvp(sys.argv[1], sys.argv[1:])"
+    place(monkeypatch, {"actor-0": 1}, {1: (sys.executable, "-c", small)})
+    run = srl.train(auditing, launcher="local", out=str(tmp_path / "run"))
+    assert run.summary["status"] == "failed"
+    assert run.summary["reason"].startswith("node-agent: host 1 (127.0.0.1): ")
+    assert "cannot hold" in run.summary["reason"]
+    assert not list(run.folder.glob("logs/actor*")), "it was started"
+    assert not list(run.folder.glob("logs/trainer*")), "it was started"
+    assert_nothing_left(of_links)
+
+
+def test_strangers_at_the_doors_of_the_controller_and_a_relay_are_counted(
+    auditing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = place(monkeypatch, {"actor-0": 1})
+    strangers: list[socket.socket] = []
+    refused = {"controller": 0, "relay-0": 0}
+
+    def hear(messages: Sequence[Message]) -> str | None:
+        agents = made[0]._agents
+        if not strangers and agents is not None and len(agents._addresses) == 2:
+            for at in (address_of(made[0]._listener), agents._addresses[0]["parameters/main"]):
+                host, _, port = at.removeprefix("tcp://").rpartition(":")
+                strangers.append(socket.create_connection((host, int(port))))
+                strangers[-1].sendall(b"GET / HTTP/1.0\r\n\r\n")
+        for message in messages:
+            if isinstance(message, Report) and message.worker in refused:
+                refused[message.worker] = message.counters["connections_refused"]
+        return "both are counted" if strangers and all(refused.values()) else None
+
+    experiment = api.find_experiment(
+        auditing,
+        api._to_arguments(
+            {
+                "launcher": "local",
+                "inference": "inline",
+                "stop__env_steps": 100_000_000,
+                "stop__seconds": 60.0,
+                "evaluation__episodes": 0,
+                "out": str(tmp_path / "run"),
+            }
+        ),
+    )
+    watcher = type("Watcher", (), {"hear": staticmethod(hear)})()
+    run = api.train_experiment(experiment, api._silent, watcher)
+    for stranger in strangers:
+        stranger.close()
+    assert run.summary["reason"] == "both are counted"
+    assert run.summary["connections_refused"] >= 2  # and who is about to prove itself
+    assert set(run.summary["time_split"]) == {"actor", "trainer"}, "they report no times"

@@ -389,6 +389,54 @@ def test_what_ray_cannot_start_is_told() -> None:
     starter.close(0.0)
 
 
+def starter_that_waits() -> tuple[Any, list[str]]:
+    """Of a host whose node is not ready, and what was asked of Ray to end it."""
+    asked: list[str] = []
+    cluster = Nodes(HERE, FAR).cluster
+    cluster.ray.is_initialized = lambda: True
+    cluster.ray.wait = lambda started, timeout: ([], started)
+    cluster.ray.get = lambda *_, **__: asked.append("get")
+    cluster.ray.kill = lambda _: asked.append("kill")
+    cluster.give_back = lambda _: asked.append("give back")
+    close = SimpleNamespace(remote=lambda _: None)
+    starter = RayStarter(cluster, Place(HERE, ["actor-0"], cores=3.0))
+    starter._begin = lambda _: vars(starter).update(  # type: ignore[method-assign]
+        _group="group", _started="started", _actor=SimpleNamespace(close=close)
+    )
+    starter.start(b"")
+    asked.clear()
+    return starter, asked
+
+
+def test_a_host_whose_node_is_not_ready_is_closed_at_once() -> None:
+    starter, asked = starter_that_waits()
+    starter.close(10.0)
+    assert asked == ["kill", "give back"]
+    starter, asked = starter_that_waits()
+    starter._cluster.ray.wait = lambda started, timeout: (started, [])
+    starter.close(10.0)
+    assert asked == ["get", "kill", "give back"], "what runs is ended in order"
+
+
+def test_a_lost_host_goes_elsewhere_where_others_have_taken_its_room() -> None:
+    starter, _ = starter_that_waits()
+    knock = SimpleNamespace(is_over=True, is_answered=True, close=lambda: None)
+    starter._cluster.knock = lambda _: knock
+    starter.start(b"")  # it was lost: first its node has to answer
+    assert starter.is_gone()
+    starter.start(b"")
+    assert starter.address == HERE.address
+    assert not starter.is_gone(), "its room may come back"
+    starter._is_full_after = 0.0
+    assert starter.is_gone(), "nobody has given it room"
+    starter.start(b"")
+    starter.start(b"")
+    assert starter.address == FAR.address
+    starter._is_full_after = 0.0
+    starter._cluster.is_met = lambda *_: True
+    assert not starter.is_gone(), "it has room, and only takes its time"
+
+
 @pytest.mark.slow
 def test_node_that_joins_is_used(
     cluster: Any, auditing: str, tmp_path: Path, assert_ledger_adds_up: Any

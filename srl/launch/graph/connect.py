@@ -253,12 +253,8 @@ class ProcessConnector:
         """What came over the network and was not let in, by its name in reports; empty without one."""
         if self._network is None:
             return {}
-        keeper = self._doorkeeper
-        return {
-            "connections_refused": keeper.refused if keeper else 0,
-            "connections_ended": keeper.ended if keeper else 0,
-            "messages_refused": sum(end.rejected for end in self._remote),
-        }
+        came = self._doorkeeper.counters() if self._doorkeeper else {}
+        return {**came, "messages_refused": sum(end.rejected for end in self._remote)}
 
     def producer(self, route: RoutePlan, actor: int) -> SampleProducer:
         """An actor's end of the sample stream."""

@@ -66,6 +66,11 @@ class ParameterSource:
         """The socket that sinks connect to."""
         return (self._server.socket, *self._parameters.pollables())
 
+    @property
+    def rejected(self) -> int:
+        """Messages that were none of this stream."""
+        return self._server.rejected
+
     def close(self) -> None:
         """Leave both streams."""
         self._server.close()
@@ -166,6 +171,11 @@ class ParameterSink:
     def pollables(self) -> Sequence[Any]:
         """The connection to the source."""
         return (self._client.socket,)
+
+    @property
+    def rejected(self) -> int:
+        """Messages that were none of this stream."""
+        return self._client.rejected
 
     def close(self) -> None:
         """Leave both streams."""
