@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from srl.core.checks import check_at_least
 from srl.core.errors import ConfigError, WorkerError
 from srl.launch.host.process import thread_environment
 from srl.tools.bench.plot import write_bars
@@ -27,6 +28,7 @@ USAGE = (
     "[--seconds 60] [--block-seconds 10] [--rows 32] [--megabytes 6] [--json F.json]"
 )
 _CLIENTS_AN_AGENT = 125
+_OPTION_OF = {"crowds": "processes", "seconds_a_block": "block-seconds"}
 _START_SECONDS = 600.0
 """For a run to start and to end, beside its window."""
 _STOP_SECONDS = 60.0
@@ -58,14 +60,25 @@ def main(words: Sequence[str]) -> int:
         "rows": own.get("rows", 32),
         "megabytes": own.get("megabytes", 6.0),
     }
+    for name in ("trainers", "crowds", "rows"):
+        check_at_least(_OPTION_OF.get(name, name), settings[name], 1)
+    for name in ("seconds", "seconds_a_block", "megabytes"):
+        check_at_least(_OPTION_OF.get(name, name), settings[name], 0.01)
+    check_at_least("agents", own.get("agents", 1), 1)
     path = Path(own["json"]) if "json" in own else None
     result = resumed(path, settings)
     for clients in sizes:
         agents = own.get("agents") or -(-clients // _CLIENTS_AN_AGENT)
-        if any(row["clients"] == clients for row in result["sizes"]):
-            say(f"{clients} clients: measured before")
+        same = (clients, agents)
+        if any((row["clients"], row["agents"]) == same for row in result["sizes"]):
+            say(f"{clients} clients of {agents} agents: measured before")
             continue
-        result["sizes"].append(measure(clients, agents, settings))
+        result["sizes"].append(
+            {
+                **measure(clients, agents, settings),
+                "commit": host()["commit"],
+            }  # of each, as it may go on later
+        )
         result["sizes"].sort(key=lambda row: row["clients"])
         if path is not None:
             write_json(path, result)

@@ -55,6 +55,10 @@ def main(words: Sequence[str]) -> int:
     prediction = predict(on_cluster(experiment, cluster, one), costs)
     result: dict[str, Any] = {"name": experiment.name, "predicted": msgspec.to_builtins(prediction)}
     show(experiment.name, prediction, cluster)
+    if experiment.launcher == "inline":
+        say(
+            "note: launcher inline has its workers work in turn; this is for launcher local, where they work at once"
+        )
     if folder is not None:
         result |= {"measured": measured, **compare(prediction, measured)}
         _show_beside(prediction, result)

@@ -61,6 +61,36 @@ def test_words_that_are_none_are_refused():
         sizes_of("0")
     with pytest.raises(ConfigError, match="knows no 'pong'"):
         main(["pong"])
+    for option in (
+        "agents",
+        "trainers",
+        "processes",
+        "rows",
+        "seconds",
+        "block-seconds",
+        "megabytes",
+    ):
+        with pytest.raises(ConfigError, match=f"{option} must be"):
+            main([f"--{option}", "-3"])
+
+
+def test_a_size_of_other_agents_is_another(tmp_path, monkeypatch):
+    measured = []
+
+    def measure(clients, agents, _):
+        measured.append((clients, agents))
+        return {"clients": clients, "agents": agents}
+
+    monkeypatch.setattr(scale, "measure", measure)
+    monkeypatch.setattr(scale, "show", lambda _: None)
+    monkeypatch.setattr(scale, "plot", lambda *_: None)
+    monkeypatch.setattr(scale, "is_sound", lambda _: True)
+    words = ["--clients", "10", "--json", str(tmp_path / "s.json")]
+    for agents in ("2", "2", "5"):
+        main([*words, "--agents", agents])
+    assert measured == [(10, 2), (10, 5)]
+    rows = json.loads((tmp_path / "s.json").read_text())["sizes"]
+    assert all("commit" in row for row in rows)
 
 
 @pytest.mark.slow

@@ -71,7 +71,9 @@ def test_a_finished_run_is_compared(costs, tmp_path, capsys):
     result = json.loads(out.read_text())
     rates = [result[k]["env_steps_per_second"] for k in ("predicted", "measured")]
     assert result["error"] == pytest.approx(rates[0] / rates[1] - 1, abs=1e-3)
-    assert "predicted and measured" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "predicted and measured" in said
+    assert "this is for launcher local" in said
 
 
 @pytest.mark.parametrize(
