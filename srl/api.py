@@ -5,6 +5,7 @@ policy = srl.load(run.folder)
 action = policy.act(observation)
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -459,20 +460,28 @@ def _run(
 
 
 def check_devices(experiment: Experiment[Any]) -> None:
-    """Raise ConfigError for a device that is not there."""
+    """Raise ConfigError for a device that is none, or not there."""
     for option, device in (
         ("trainers.device", experiment.trainers.device),
         ("policies.device", experiment.policies.device),
     ):
-        kind = device.partition(":")[0]
-        if kind not in ("cpu", "cuda"):
+        kind, _, index = device.partition(":")
+        if not re.fullmatch("cpu|cuda(:(0|[1-9][0-9]*))?", device):
             raise ConfigError(f"{option} must be cpu, cuda or cuda:N, got {device!r}")
+        if index and experiment.launcher == "ray":
+            raise ConfigError(
+                f"{option} is {device!r}, but launcher ray deals GPUs out itself: use --{option} cuda"
+            )
         if kind == "cuda" and experiment.launcher != "ray":  # which knows where GPUs are
             import torch
 
             if not torch.cuda.is_available():
                 raise ConfigError(f"{option} is {device!r}, but torch finds no CUDA device here")
             found = torch.cuda.device_count()
+            if index and int(index) >= found:
+                raise ConfigError(
+                    f"{option} is {device!r}, but the last CUDA device that torch finds here is cuda:{found - 1}"
+                )
             if option == "trainers.device" and experiment.num_ranks > found:
                 raise ConfigError(
                     f"trainers.count {experiment.num_ranks} with trainers.device {device} needs a "

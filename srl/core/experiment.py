@@ -139,7 +139,7 @@ class PoliciesConfig:
     count: int = 1
     """Policy workers."""
     device: str = "cpu"
-    """Where they compute: cpu, cuda, cuda:1."""
+    """Where they compute: cpu, cuda, or (not with launcher ray) cuda:1."""
     min: int | None = None
     """Fewest workers of each policy that the run goes on with when others are given up; None: all."""
     threads: int | None = None
@@ -162,7 +162,8 @@ class TrainersConfig:
     """Trainer workers a policy: each learns its share of every batch, all with the same result, so
     launcher inline runs them as one."""
     device: str = "cpu"
-    """Where they compute: cpu, cuda (of several, each has a GPU of its own), cuda:1."""
+    """Where they compute: cpu, cuda (of several, each has a GPU of its own), or (not with launcher ray)
+    cuda:1."""
     threads: int | None = None
     """Compute threads of each trainer; None: as `threads` says."""
     gpus: float = 1.0

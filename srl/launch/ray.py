@@ -27,8 +27,15 @@ import msgspec
 
 from srl.core.errors import ConfigError
 from srl.launch.cluster import ClusterLauncher, SubprocessStarter
-from srl.launch.graph.placing import Node, Place, hosts_of_places, place, place_late, whole
-from srl.launch.graph.plan import Plan
+from srl.launch.graph.placing import (
+    Node,
+    Place,
+    check_sharing,
+    hosts_of_places,
+    place,
+    place_late,
+)
+from srl.launch.graph.plan import Plan, deal_gpus
 from srl.transport.control import Failure, Message
 
 _REACH_SECONDS = 5.0
@@ -288,6 +295,7 @@ class RayCluster:
         now = time.monotonic()
         deadline, say_at, wish_at, wish = now + self._options["wait_seconds"], now, now, None
         while True:
+            check_sharing(plan, self.nodes(), wanted)
             try:
                 places = place(plan, self.free_nodes(), wanted)
                 self.give_back(wish)
@@ -314,7 +322,7 @@ class RayCluster:
         for worker in map(plan.worker, workers):
             bundle = {"CPU": float(plan.threads(worker.kind))}
             if gpus := plan.gpus(worker):
-                bundle["GPU"] = whole(gpus)
+                bundle["GPU"] = deal_gpus([gpus])[1]
             if names := self._options.get(_KINDS.get(worker.kind, ""), ()):
                 mark = next(filter(_is_mark, names), None)
                 if mark is None:
@@ -364,14 +372,14 @@ class RayCluster:
             for node in self.within(_ANSWER_SECONDS, self.free_nodes) or ()
             if node.id != at.node.id
             and node.cores >= at.cores
-            and node.gpus >= at.whole_gpus
+            and node.gpus >= at.gpus
             and all(names & ({node.address, node.id} | node.marks) for names in wanted)
         ]
         return None if not fit else replace(at, node=max(fit, key=lambda node: node.cores))
 
     def set_aside(self, at: Place) -> Any:
         """A placement group with what the workers of a host need, on its node."""
-        bundle = {"CPU": at.cores} | ({"GPU": at.whole_gpus} if at.gpus else {})
+        bundle = {"CPU": at.cores} | ({"GPU": at.gpus} if at.gpus else {})
         group = self.ray.util.placement_group(
             [bundle], strategy="STRICT_PACK", bundle_label_selector=[{_NODE_ID: at.node.id}]
         )
@@ -496,7 +504,7 @@ class RayStarter:
             self._group = self._cluster.set_aside(self._at)
             where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(self._group)
             # it has the GPUs, so that Ray shows them to the workers, and none of the cores
-            has = {"num_cpus": 0, "num_gpus": self._at.whole_gpus}
+            has = {"num_cpus": 0, "num_gpus": self._at.gpus}
             remote = ray.remote(**has, scheduling_strategy=where)(SubprocessStarter)
             self._actor = remote.remote(self.address)
             self._started = self._actor.start.remote(order)

@@ -1,16 +1,19 @@
 """Which worker goes to which node: hand-made clusters."""
 
+import math
 import time
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import srl
 from srl.api import find_experiment
 from srl.core.errors import ConfigError
 from srl.launch.graph.hosts import asks_over
-from srl.launch.graph.placing import Node, hosts_of_places, place, place_late
-from srl.launch.graph.plan import LATE, WorkerPlan, make_plan
+from srl.launch.graph.placing import Node, check_sharing, hosts_of_places, place, place_late
+from srl.launch.graph.plan import LATE, WorkerPlan, deal_gpus, make_plan
 
 HEAD = Node("a", "10.0.0.1", cores=4, is_here=True)
 BIG = Node("b", "10.0.0.2", cores=16, marks=frozenset({"big"}))
@@ -68,6 +71,22 @@ def test_buffers_go_where_their_trainers_are():
         place(plan, [Node("1", "10.0.0.1", cores=2), BIG], {"trainer": ("10.0.0.1",)})
 
 
+def test_trainer_goes_where_its_buffers_have_room():
+    words = {"launcher": "ray", "actors__count": 2, "buffers__count": 2}
+    plan = make_plan(find_experiment("cartpole-dqn", srl.api._to_arguments(words)))
+    head = Node("1", "10.0.0.1", cores=2, is_here=True)
+    assert {"trainer-0", "buffer-0", "buffer-1"} <= set(placed(plan, [head, BIG])["2"])
+    with pytest.raises(
+        ConfigError, match=r"2 buffer .* room for 0 beside their trainers; .* --buf"
+    ):
+        place(plan, [head], {})
+    trainers = {**words, "trainers__count": 2}  # the second does not take the room of the first's
+    plan = make_plan(find_experiment("cartpole-dqn", srl.api._to_arguments(trainers)))
+    found = placed(plan, [Node("1", "10.0.0.1", cores=3, is_here=True), BIG])
+    assert found["1"] == ["buffer-0", "trainer-0"]
+    assert {"buffer-1", "trainer-1"} <= set(found["2"])
+
+
 def test_gpus_that_are_set_aside_are_nobody_elses():
     options = {"trainers__device": "cuda", "policies__device": "cuda", "policies__count": 2}
     plan = plan_of(inference="shm", policies__gpus=1, **options)
@@ -84,6 +103,14 @@ def test_gpus_that_are_set_aside_are_nobody_elses():
         ({"policies__gpus": 0.5, "policies__count": 1}, 2, ["cuda", "cuda:1"]),
         ({"policies__gpus": 0.5, "policies__count": 3}, 3, ["cuda", "cuda:1", "cuda:1", "cuda:2"]),
         ({"policies__gpus": 0.25, "trainers__gpus": 0.5, "policies__count": 2}, 1, ["cuda"] * 3),
+        ({"policies__gpus": 0.6, "policies__count": 3}, 4, ["cuda", "cuda:1", "cuda:2", "cuda:3"]),
+        (
+            {"trainers__gpus": 0.5, "policies__gpus": 0.75, "policies__count": 2},
+            3,
+            ["cuda:2", "cuda", "cuda:1"],
+        ),
+        ({"policies__gpus": 0.1, "policies__count": 10}, 2, ["cuda", *["cuda:1"] * 10]),
+        ({"policies__gpus": 0.25, "trainers__gpus": 0.25}, 0.5, ["cuda"] * 2),
         ({"policies__count": 2}, 1, ["cuda"] * 3),
         (
             {"trainers__count": 2, "trainers__gpus": 0.5, "actors__count": 2, "policies__count": 2},
@@ -96,9 +123,112 @@ def test_gpus_of_a_host_are_dealt_out_by_shares(options, taken, devices):
     words = {"trainers__device": "cuda", "policies__device": "cuda", "inference": "shm"}
     plan = plan_of(launcher="ray", **words, **options)
     many = Node("c", "10.0.0.3", cores=32, gpus=8)
-    assert place(plan, [many], {})[0].whole_gpus == taken
+    assert place(plan, [many], {})[0].gpus == taken
     workers = (*plan.of_kind("trainer"), *plan.of_kind("policy"))
     assert [plan.device(worker) for worker in workers] == devices
+
+
+SHARES = st.one_of(
+    st.floats(0.01, 3.0), st.sampled_from([0.1, 0.2, 0.25, 1 / 3, 0.5, 0.7, 1.0, 2.0])
+)
+
+
+@given(st.lists(SHARES, max_size=12), st.randoms())
+def test_no_gpu_is_dealt_out_twice_nor_beyond_those_set_aside(shares, random):
+    numbers, aside = deal_gpus(shares)
+    given_away = [0.0] * math.ceil(aside)
+    for first, share in zip(numbers, shares, strict=True):
+        number, left = first, share
+        while left > 1e-9:
+            part = min(left, 1.0)
+            given_away[number] += part  # raises beyond those
+            number, left = number + 1, left - part
+    assert all(0 < taken < 1 + 1e-6 for taken in given_away)
+    assert math.isclose(sum(given_away), sum(shares), abs_tol=1e-6)
+    random.shuffle(shares)
+    assert math.isclose(deal_gpus(shares)[1], aside), "whoever was placed first"
+
+
+CUDA = {"trainers__device": "cuda", "policies__device": "cuda", "inference": "shm"}
+
+
+ON_GPUS = plan_of(policies__count=8, **CUDA)
+
+
+@given(st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.integers(1, 8))
+def test_workers_of_a_place_have_the_gpus_that_were_set_aside_there(trainer, policy, count):
+    shares, words = {"trainer": trainer, "policy": policy}, ON_GPUS.experiment
+    plan = msgspec.structs.replace(
+        ON_GPUS,
+        workers=(*ON_GPUS.of_kind("trainer"), *ON_GPUS.of_kind("policy")[:count]),
+        experiment={
+            **words,
+            "trainers": {**words["trainers"], "gpus": trainer},
+            "policies": {**words["policies"], "gpus": policy},
+        },
+    )
+    nodes = [Node("b", "10.0.0.2", cores=8, gpus=3), Node("c", "10.0.0.3", cores=16, gpus=20)]
+    places = place(plan, nodes, {})
+    plan = msgspec.structs.replace(plan, hosts=hosts_of_places(plan, places))
+    for at in places:
+        taken = [0.0] * math.ceil(at.gpus)
+        for worker in map(plan.worker, at.workers):
+            number = int(plan.device(worker).partition(":")[2] or 0)
+            taken[number] += shares[worker.kind]  # raises beyond those
+        assert all(0 < share < 1 + 1e-6 for share in taken)
+        assert at.gpus <= at.node.gpus
+
+
+def test_trainer_goes_where_nodes_are_named_for_those_who_share_its_gpu():
+    other = Node("d", "10.0.0.4", cores=8, gpus=2, is_here=True)
+    plan = plan_of(actors__count=2, **CUDA)
+    found = placed(plan, [other, GPUS], policy=("10.0.0.3",))
+    assert {"trainer-0", "policy-0"} <= set(found["3"])
+    found = placed(plan, [GPUS], policy=("10.0.0.3",), actor=("10.0.0.3",))
+    assert {"trainer-0", "policy-0"} <= set(found["3"])
+    many = plan_of(actors__count=7, actors__max=7, **CUDA)  # they may have what is left
+    found = placed(many, [GPUS, BIG], trainer=("10.0.0.3",), actor=("10.0.0.3", "big"))
+    assert {"trainer-0", "policy-0"} <= set(found["3"])
+
+
+def test_trainer_goes_where_those_who_share_its_gpu_have_room():
+    small = Node("d", "10.0.0.4", cores=2, gpus=2, is_here=True)
+    plan = plan_of(policies__count=2, **CUDA)
+    assert set(placed(plan, [small, GPUS])["3"]) >= {"trainer-0", "policy-0", "policy-1"}
+    with pytest.raises(ConfigError, match=r"beside a trainer's GPU .*--policies\.gpus 1") as caught:
+        place(plan, [small], {})
+    assert "room for 1;" in str(caught.value)
+
+
+def test_other_nodes_for_policy_workers_than_for_those_whose_gpus_they_share_are_refused():
+    other = Node("d", "10.0.0.4", cores=8, gpus=2, marks=frozenset({"play"}))
+    plan, trainer = plan_of(**CUDA), ("10.0.0.3",)
+    with pytest.raises(ConfigError, match=r"--ray\.policies play names no .* --policies\.gpus 1"):
+        check_sharing(plan, [GPUS, other], {"trainer": trainer, "policy": ("play",)})
+    for nodes, policy in (([GPUS, other], trainer), ([GPUS, other], ()), ([GPUS], ("play",))):
+        check_sharing(plan, nodes, {"trainer": trainer, "policy": policy})
+    own = plan_of(policies__gpus=0.5, **CUDA)
+    wanted = {"trainer": trainer, "policy": ("play",)}
+    check_sharing(own, [GPUS, other], wanted)
+    assert placed(own, [GPUS, other], **wanted)["4"][-1] == "policy-0"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"policies__device": "cuda"}, r"policies\.device is 'cuda'.*use --policies\.gpus 1"),
+        (
+            {"trainers__device": "cuda", "trainers__gpus": 0.0},
+            r"trainers\.device is 'cuda'.*use --trainers\.gpus 1",
+        ),
+    ],
+)
+def test_gpus_that_are_never_set_aside_are_refused_before_nodes_are_asked_for(options, words):
+    with pytest.raises(ConfigError, match=words):
+        plan_of(**options)
+    plan_of(**{**options, "launcher": "local"})  # where shares mean nothing
+    plan_of(policies__device="cuda", policies__gpus=0.5)
+    plan_of(trainers__device="cuda", trainers__gpus=0.0, trainers__count=2, actors__count=2)
 
 
 def test_nodes_can_be_named_by_address_and_by_resource():

@@ -151,6 +151,33 @@ def test_ranks_without_enough_gpus_are_refused(monkeypatch):
         check_devices(experiment(trainers=TrainersConfig(count=2, device="cuda")))
 
 
+@pytest.mark.parametrize(
+    "device", ["gpu", "cpu:0", "cuda:", "cuda:x", "cuda:-1", "cuda:01", "cuda1"]
+)
+@pytest.mark.parametrize("launcher", ["local", "ray"])
+def test_a_device_that_is_none_is_refused(device, launcher):
+    trainers = TrainersConfig(device=device)
+    with pytest.raises(ConfigError, match=r"trainers\.device must be cpu, cuda or cuda:N, got"):
+        check_devices(experiment(trainers=trainers, launcher=launcher))
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    check_devices(experiment(trainers=TrainersConfig(device="cuda:1")))
+    with pytest.raises(ConfigError, match=r"trainers\.device is 'cuda:2', but .* here is cuda:1"):
+        check_devices(experiment(trainers=TrainersConfig(device="cuda:2")))
+    with pytest.raises(ConfigError, match=r"policies\.device is 'cuda:7'"):
+        check_devices(experiment(policies=PoliciesConfig(device="cuda:7")))
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
+def test_launcher_ray_deals_gpus_out_itself(device):
+    with pytest.raises(ConfigError, match=r"launcher ray .*: use --trainers\.device cuda$"):
+        check_devices(experiment(trainers=TrainersConfig(device=device), launcher="ray"))
+    check_devices(experiment(trainers=TrainersConfig(device="cuda"), launcher="ray"))
+
+
 def test_ranks_in_one_process_are_one():
     actors = ActorsConfig(count=3, envs=4, groups=2)
     plan = make_plan(experiment(trainers=TrainersConfig(count=2), actors=actors, launcher="inline"))

@@ -293,6 +293,16 @@ def test_a_run_that_waits_for_nodes_can_be_stopped() -> None:
         made.cluster.place(plan_of("--actors.count", "8"), lambda: True, lambda _: None)
 
 
+def test_nodes_that_will_never_do_are_not_waited_for() -> None:
+    named = {"trainers": ("a",), "policies": ("big",)}
+    made = Nodes(*(replace(node, gpus=1.0) for node in (HERE, FAR)), **named)
+    words = ["--inference", "shm", "--trainers.device", "cuda", "--policies.device", "cuda"]
+    with pytest.raises(
+        ConfigError, match=r"with policies\.gpus 0 policy workers share a trainer's"
+    ):
+        made.cluster.place(plan_of(*words), lambda: True, lambda _: None)
+
+
 def test_actors_that_have_no_node_are_wished_for() -> None:
     made = Nodes(HERE)
     plan = plan_of("--actors.count", "2", "--actors.max", "4")

@@ -2,15 +2,14 @@
 
 import heapq
 import itertools
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from srl.core.errors import ConfigError
-from srl.launch.graph.plan import LATE, Plan, WorkerPlan, worker_name
+from srl.launch.graph.plan import LATE, Plan, WorkerPlan, deal_gpus
 
-_ORDER = ("trainer", "buffer", "policy", "evaluator", "actor")
-"""Who is placed first, after those for whom nodes were named: what there is least room for."""
+_ORDER = ("trainer", "policy", "evaluator", "actor")
+"""Who is placed first, after those for whom nodes were named: what there is least room for. Buffers come with their trainers."""
 _SHOWN = 8
 """Nodes in a message."""
 _SECTIONS = {
@@ -41,6 +40,10 @@ class Node:
         gpus = f", {self.gpus:g} GPUs" if self.gpus else ""
         return f"{self.address} ({self.cores:g} cores{gpus})"
 
+    def is_one_of(self, names: Collection[str]) -> bool:
+        """Whether it has one of these addresses or marks; any node has, where there are none."""
+        return not names or not {self.address, self.id, *self.marks}.isdisjoint(names)
+
 
 @dataclass
 class Place:
@@ -49,13 +52,14 @@ class Place:
     node: Node
     workers: list[str] = field(default_factory=list)
     cores: float = 0.0
-    gpus: float = 0.0
     """Taken by its workers."""
+    shares: list[float] = field(default_factory=list)
+    """Of GPUs, that workers have to themselves."""
 
     @property
-    def whole_gpus(self) -> float:
-        """GPUs to set aside: a part of one, or whole ones, for Ray knows nothing between."""
-        return whole(self.gpus)
+    def gpus(self) -> float:
+        """GPUs to set aside for its workers: a part of one, or whole ones."""
+        return deal_gpus(self.shares)[1]
 
     @property
     def free(self) -> float:
@@ -66,9 +70,10 @@ class Place:
 def place(plan: Plan, nodes: Sequence[Node], wanted: dict[str, tuple[str, ...]]) -> list[Place]:
     """The hosts of a run, the first one of which has its first trainer; raises ConfigError.
 
-    Trainers and policy workers that compute on GPUs go where GPUs are, trainers to as few nodes as have
-    room for them; buffers go to the node of the trainer they draw for, actors to the nodes with most cores left. Every worker has the cores of its threads
-    to itself. Actors that the run does not need to begin may be left over.
+    Trainers and policy workers that compute on GPUs go where GPUs are, trainers to as few nodes as have room for
+    them and the buffers that draw for them, which go there too, and if it can be for the policy workers that share
+    their GPUs; actors to the nodes with most cores left. Every worker has the cores of its threads to itself.
+    Actors that the run does not need to begin may be left over.
 
     Args:
         plan: whose workers.
@@ -76,57 +81,86 @@ def place(plan: Plan, nodes: Sequence[Node], wanted: dict[str, tuple[str, ...]])
         wanted: kind of workers to the addresses or marks of nodes for them; any, where it is missing.
     """
     places, late = [Place(node) for node in nodes], plan.late
-    # a buffer follows its trainer
-    asked = {**wanted, "buffer": wanted.get("trainer", ())}
+    guests = _sharing(plan)
+    room = sum(plan.threads(guest.kind) for guest in guests)
+    beside = _Need(room, 0.0, False, frozenset(wanted.get("policy", ()) if guests else ()))
+    first = {kind for kind, names in wanted.items() if names}
+    if guests and first & {"trainer", "policy"}:  # whichever was named: the other goes with it
+        first |= {"trainer", "policy"}
     workers = sorted(
-        plan.workers, key=lambda worker: (not asked.get(worker.kind), _ORDER.index(worker.kind))
+        (worker for worker in plan.workers if worker.kind != "buffer"),
+        key=lambda worker: (worker.kind not in first, _ORDER.index(worker.kind)),
     )
     for kind, alike in itertools.groupby(workers, lambda worker: worker.kind):
         named = wanted.get(kind, ())
-        spread = {"actor": _spread_actors, "buffer": _follow}.get(kind, _gather)
-        for worker in spread(plan, alike, places, named):
+        if kind == "actor":
+            left = _spread_actors(plan, alike, places, named)
+        else:
+            left = _gather(plan, alike, places, named, beside if kind == "trainer" else None)
+        for worker in left:
             if worker.name not in late:
                 raise ConfigError(_too_few(plan, worker, places, wanted))
     used = [p for p in places if p.workers]
-    first = plan.of_kind("trainer")[0].name
-    return sorted(used, key=lambda p: (first not in p.workers, places.index(p)))
+    trainer = plan.of_kind("trainer")[0].name
+    return sorted(used, key=lambda p: (trainer not in p.workers, places.index(p)))
+
+
+def check_sharing(plan: Plan, nodes: Sequence[Node], wanted: dict[str, tuple[str, ...]]) -> None:
+    """Raise ConfigError where policy workers are to share trainers' GPUs and others than the trainers' were named for them."""
+    trainers, policies = wanted.get("trainer", ()), wanted.get("policy", ())
+    if not _sharing(plan):
+        return
+    theirs, ours = (
+        {node.id for node in nodes if node.gpus and node.is_one_of(names)}
+        for names in (trainers, policies)
+    )
+    if theirs and ours and theirs.isdisjoint(ours):
+        raise ConfigError(
+            f"--ray.policies {' '.join(policies)} names no node with GPUs that --ray.trainers {' '.join(trainers)} "
+            "does, and with policies.gpus 0 policy workers share a trainer's GPU: use --policies.gpus 1, or a "
+            "fraction, or name the same node for both"
+        )
 
 
 def _gather(
-    plan: Plan, workers: Iterable[WorkerPlan], places: Sequence[Place], named: Sequence[str]
+    plan: Plan,
+    workers: Iterable[WorkerPlan],
+    places: Sequence[Place],
+    named: Sequence[str],
+    guests: "_Need | None",
 ) -> list[WorkerPlan]:
-    """Place workers that want to be together; returns the first that has no room, if any."""
+    """Place workers that want to be together, trainers with their buffers, and if there is room for `guests`, with them.
+
+    Returns:
+        The first that has no room, if any.
+    """
     for worker in workers:
-        need = _need(plan, worker, named)
-        fit = [p for p in places if need.fits(p)]
-        if not fit:
+        need, buffers = _need(plan, worker, named), plan.buffers_of(worker)
+        if not any(need.fits(p) for p in places):
             return [worker]
+        behind = sum(plan.threads(buffer.kind) for buffer in buffers)
+        fit = [p for p in places if need.fits(p, behind)]
+        if not fit:
+            return buffers[:1]
+        cores = need.cores + behind
+        welcome = [p for p in fit if guests is not None and guests.fits(p, cores)]
         # where others are (but actors, whose hosts may be lost), where the controller is, where most cores are left
-        chosen = max(fit, key=lambda p: (_is_core(plan, p), p.node.is_here, p.free))
-        chosen.workers.append(worker.name)
-        chosen.cores += need.cores
-        chosen.gpus += need.gpus
+        chosen = max(welcome or fit, key=lambda p: (_is_core(plan, p), p.node.is_here, p.free))
+        chosen.workers += [one.name for one in (worker, *buffers)]
+        chosen.cores += cores
+        if need.gpus:
+            chosen.shares.append(need.gpus)
     return []
+
+
+def _sharing(plan: Plan) -> list[WorkerPlan]:
+    """Policy workers that compute on a trainer's GPU."""
+    return [one for one in plan.of_kind("policy") if plan.needs_gpu(one) and not plan.gpus(one)]
 
 
 def _is_core(plan: Plan, at: Place) -> bool:
     """Whether others than actors are there."""
     return any(plan.worker(name).kind != "actor" for name in at.workers)
-
-
-def _follow(
-    plan: Plan, workers: Iterable[WorkerPlan], places: Sequence[Place], named: Sequence[str]
-) -> list[WorkerPlan]:
-    """Place buffers, each beside its trainer; returns the first that has no room, if any."""
-    for worker in workers:
-        need = _need(plan, worker, named)
-        trainer = worker_name("trainer", worker.policy, worker.index % plan.num_ranks)
-        at = next(p for p in places if trainer in p.workers)
-        if not need.fits(at):
-            return [worker]
-        at.workers.append(worker.name)
-        at.cores += need.cores
-    return []
 
 
 def _spread_actors(
@@ -186,19 +220,13 @@ class _Need:
     named: frozenset[str]
     """Addresses or marks, one of which the node has; any node, where there are none."""
 
-    def fits(self, at: Place) -> bool:
-        """Whether there is room."""
-        node = at.node
-        if self.named and self.named.isdisjoint((node.address, node.id, *node.marks)):
+    def fits(self, at: Place, cores: float = 0.0) -> bool:
+        """Whether there is room, also for so many cores more."""
+        if not at.node.is_one_of(self.named) or at.free < self.cores + cores:
             return False
-        if node.cores - at.cores < self.cores:
-            return False
-        return at.gpus > 0 if self.shares_gpu else node.gpus >= whole(at.gpus + self.gpus) - 1e-9
-
-
-def whole(gpus: float) -> float:
-    """GPUs to set aside for so many: a part of one, or whole ones."""
-    return float(math.ceil(gpus - 1e-9)) if gpus > 1 else gpus
+        if self.shares_gpu:
+            return bool(at.shares)
+        return not self.gpus or at.node.gpus >= deal_gpus([*at.shares, self.gpus])[1] - 1e-9
 
 
 def _need(plan: Plan, worker: WorkerPlan, named: Sequence[str]) -> _Need:
@@ -233,14 +261,18 @@ def _too_few(
         f"the cluster has too little for {of_kind} {kind} worker{'s' * (of_kind != 1)} of {need} "
         f"each: there was room for {placed}"
     )
+    if kind == "buffer":
+        words += " beside their trainers"
     if asked:
         words += f" on {', '.join(asked)}"
     in_all = f"{sum(plan.threads(w.kind) for w in needed):g} cores"
     less = f"a smaller --{option}.count or fewer --threads"
     if gpus:
-        in_all += f" and {sum(plan.gpus(w) for w in needed):g} GPUs"
+        in_all += f" and {deal_gpus([g for w in needed if (g := plan.gpus(w))])[1]:g} GPUs"
         less = f"a smaller --{option}.count or --{option}.gpus"
     less = f"use {less}, " if of_kind > 1 or threads > 1 or gpus else ""
+    if plan.needs_gpu(worker) and not gpus:
+        less += f"give each GPUs of its own (--{option}.gpus 1, or a fraction), "
     return (
         f"{words}; its nodes are {_nodes(places)}; all workers together need {in_all}: {less}add nodes, or start Ray so "
         "that it counts more cores than a node has (`ray start --head --num-cpus N`)"

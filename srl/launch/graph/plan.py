@@ -41,6 +41,8 @@ LATE = -1
 MAX_BLOCK_BYTES = 32 << 20
 _DISK_BYTES_A_SECOND = 50e6
 _PROBE_STEPS = 8
+_SLACK = 1e-9
+"""Of a GPU: what sums of shares may be off by."""
 
 
 class WorkerPlan(msgspec.Struct, frozen=True):
@@ -273,6 +275,13 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         kind = "buffer" if self.num_buffers else "trainer"
         return [worker for worker in self.of_kind(kind) if worker.policy == policy]
 
+    def buffers_of(self, worker: WorkerPlan) -> list[WorkerPlan]:
+        """The buffers that draw for a trainer; of any other worker, none."""
+        if worker.kind != "trainer":
+            return []
+        buffers = [one for one in self.of_kind("buffer") if one.policy == worker.policy]
+        return [one for one in buffers if one.index % self.num_ranks == worker.index]
+
     def writers(self) -> list[str]:
         """Workers that write checkpoints.
 
@@ -351,18 +360,13 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
     def _gpus_on(self, host: int) -> dict[str, int]:
         """Worker to the number of its GPU, side by side; who has no share of its own uses a trainer's."""
-        found, start = dict[str, int](), 0.0
         here = [
             worker
             for worker in (*self.of_kind("trainer"), *self.of_kind("policy"))
             if self._kind_of_device(worker) == "cuda" and self.host_of(worker.name) == host
         ]
-        for worker in here:
-            if share := self._share(worker):
-                if start % 1 + share > 1:  # it does not fit beside the last one
-                    start = float(math.ceil(start))
-                found[worker.name] = int(start)
-                start += share
+        shares = {worker.name: share for worker in here if (share := self._share(worker))}
+        found = dict(zip(shares, deal_gpus([*shares.values()])[0], strict=True))
         owned = [found[w.name] for w in here if w.kind == "trainer" and w.name in found] or [0]
         return found | {w.name: owned[w.index % len(owned)] for w in here if w.name not in found}
 
@@ -452,6 +456,26 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         return lines
 
 
+def deal_gpus(shares: Sequence[float]) -> tuple[list[int], float]:
+    """Deal the GPUs of a host out, the largest share first; none lies on two that has room on one.
+
+    Returns:
+        The number of each share's first GPU, and how many to set aside: a part of one, or whole ones, for Ray knows
+        nothing between. In another order the same shares have as many.
+    """
+    numbers, taken = [0] * len(shares), list[float]()
+    for i in sorted(range(len(shares)), key=lambda i: -shares[i]):
+        share = shares[i]
+        has_room = (n for n, used in enumerate(taken) if used + share <= 1 + _SLACK)
+        numbers[i] = next(has_room, len(taken))
+        if numbers[i] < len(taken):
+            taken[numbers[i]] += share
+        else:
+            full = max(0, math.ceil(share - _SLACK) - 1)
+            taken += [1.0] * full + [share - full]
+    return numbers, min(sum(taken), 1.0) if len(taken) < 2 else float(len(taken))
+
+
 def make_plan(
     experiment: Experiment[Any], opponents: Mapping[str, Sequence[Opponent]] | None = None
 ) -> Plan:
@@ -462,6 +486,7 @@ def make_plan(
         opponents: policy to what it is made of, for those that are frozen.
     """
     make_compression(experiment.network.compression)  # or say what is not installed
+    _check_gpus(experiment)
     spec = env_spec(experiment.env)
     routed = route_agents(experiment.routes, spec.agents)
     sets = tuple(route.agents for route in routed)
@@ -497,6 +522,23 @@ def make_plan(
     )
     _check_memory(plan, experiment)
     return plan
+
+
+def _check_gpus(experiment: Experiment[Any]) -> None:
+    """Raise ConfigError for workers on GPUs for whom launcher ray would set none aside, whatever a cluster has."""
+    trainers, policies = experiment.trainers, experiment.policies
+    if experiment.launcher != "ray":
+        return
+    if trainers.device != "cpu" and experiment.num_ranks == 1 and not trainers.gpus:
+        raise ConfigError(
+            f"trainers.device is {trainers.device!r}, but with trainers.gpus 0 launcher ray sets no GPU aside: "
+            "use --trainers.gpus 1, or a fraction"
+        )
+    if policies.device != "cpu" and trainers.device == "cpu" and not policies.gpus:
+        raise ConfigError(
+            f"policies.device is {policies.device!r}, but with policies.gpus 0 policy workers share a trainer's GPU, and "
+            "trainers.device is 'cpu': use --policies.gpus 1, or a fraction"
+        )
 
 
 def _grown(experiment: Experiment[Any]) -> Experiment[Any]:
