@@ -139,7 +139,6 @@ def receive_stream(
                 keeper=keeper,
                 listener=os.dup(listener.fileno()),
                 thread=number,
-                most_bytes=layout.nbytes,
             )
             for number, listener in enumerate(listeners)
         ]

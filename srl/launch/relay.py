@@ -21,12 +21,12 @@ from srl.launch.graph.plan import Plan
 from srl.launch.host.process import use_log
 from srl.launch.host.stacks import offer_stacks
 from srl.streams.parameters.shm import ShmPublisher, ShmSubscriber
-from srl.streams.parameters.tcp import ParameterSink, ParameterSource, connect_sink
+from srl.streams.parameters.tcp import ParameterSink, ParameterSource
 from srl.transport.arena import Arena
 from srl.transport.bell import Bell, Ear
 from srl.transport.control import Channel, Configure, Network, Report
 from srl.transport.keys import Doorkeeper
-from srl.transport.sockets import Server
+from srl.transport.sockets import Client, Server
 from srl.workers.run import die_with_parent, wait_for_configure
 
 _WAIT_MILLISECONDS = 200
@@ -86,7 +86,7 @@ def _ends(
             server = Server(context, address, keeper=keeper, listener=network.listeners[end])
             yield ParameterSource(ShmSubscriber(buffer, spec, Ear(context, bell)), spec, server)
         else:
-            client = connect_sink(context, network.addresses[end], spec, network.keys)
+            client = Client(context, network.addresses[end], keys=network.keys)
             yield ParameterSink(ShmPublisher(buffer, spec, Bell(context, bell)), spec, client)
 
 

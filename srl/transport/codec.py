@@ -9,8 +9,8 @@
            24  a, b, c, d           4 x int64 what they mean depends on the kind
            56  digest               8 bytes   of the Spec both sides agreed on; zeros where none
 
-A small frame that is the only one follows its header in the same part (`sockets.py`). The format number changes
-with any change of these bytes; tests hold a golden copy.
+A small frame that is the only one follows its header in the same part, and a large one comes in several
+(`sockets.py`). The format number changes with any change of these bytes; tests hold a golden copy.
 """
 
 import struct
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from srl.core.errors import StreamError
 
-FORMAT = 2
+FORMAT = 3
 HEADER = struct.Struct("<3sBB3xIIQqqqq8s")
 _MAGIC = b"SRL"
 NO_DIGEST = bytes(8)

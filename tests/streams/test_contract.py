@@ -36,6 +36,7 @@ from srl.testing.stream_contract import (
     inference_checks,
     sample_checks,
 )
+from srl.transport import sockets
 from srl.transport.arena import Arena
 from srl.transport.blocks import BlockArena, block_arena_bytes
 from srl.transport.codec import Kind
@@ -582,6 +583,28 @@ def test_inference_stream_keeps_its_promises(make, check):
 @pytest.mark.parametrize("make", [InlineParameterHarness, ShmParameterHarness, TcpParameterHarness])
 @pytest.mark.parametrize("check", PARAMETER_CHECKS, ids=lambda check: check.__name__)
 def test_parameter_stream_keeps_its_promises(make, check):
+    with closing(make()) as harness:
+        check(harness)
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Every block, row, answer and Spec travels in several parts."""
+    monkeypatch.setattr(sockets, "_COPIED_BYTES", 32)
+    monkeypatch.setattr(sockets, "PART_BYTES", 100)
+    monkeypatch.setattr(sockets, "limit_frames", lambda socket, most_bytes: None)  # nor handshakes
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(
+    ("make", "check"),
+    [
+        *_cases((TcpSampleHarness, Lz4SampleHarness), sample_checks),
+        *_cases((TcpInferenceHarness,), inference_checks),
+        *_cases((TcpParameterHarness,), lambda make: PARAMETER_CHECKS),
+    ],
+)
+def test_streams_between_hosts_keep_their_promises_in_parts(make, check):
     with closing(make()) as harness:
         check(harness)
 

@@ -1,14 +1,26 @@
 """What is lost between two hosts is sent again, in order, and delivered once."""
 
-from contextlib import closing
+import os
+from contextlib import ExitStack, closing
 
 import lz4.block
 import numpy as np
 import pytest
+import zmq
 
+from srl.core.block import Layout
+from srl.core.spec import Field, Spec
+from srl.streams.samples.tcp import TcpConsumer, TcpProducer
 from srl.testing.stream_contract import eventually
+from srl.transport import sockets
+from srl.transport.arena import Arena
+from srl.transport.blocks import BlockArena, block_arena_bytes
 from srl.transport.codec import Header, Kind
+from srl.transport.keys import Doorkeeper, make_keys
+from srl.transport.listener import address_of, listen
 from srl.transport.slots import SlotTable, table_bytes
+from srl.transport.sockets import Server
+from tests.slow_link import SlowLink
 from tests.streams.test_contract import LAYOUT, Lz4SampleHarness, TcpSampleHarness
 
 
@@ -239,3 +251,42 @@ def test_account_of_another_consumer_frees_no_slot_that_was_not_sent():
     assert table.is_free(0, 1)
     table.learn(0, [1, 0, 1, 0, 0])
     assert table.is_free(0, 0)
+
+
+def test_blocks_that_take_longer_than_the_silence_of_a_lost_connection_arrive_once(monkeypatch):
+    monkeypatch.setattr(sockets, "_HEARTBEAT_MILLISECONDS", 100)
+    monkeypatch.setattr(sockets, "_SILENCE_MILLISECONDS", 800)
+    layout = Layout(Spec((Field("obs", (2_500_000,), "uint8"),)), rows=1, lanes=1, envs=1)
+    context, keys, size = zmq.Context(), make_keys(), block_arena_bytes(layout, 1, 2)
+    near, far = (BlockArena(Arena.heap(size).buffer, layout, 1, 2) for _ in range(2))
+    with ExitStack() as stack:
+        stack.callback(context.destroy, linger=0)
+        keeper = stack.enter_context(closing(Doorkeeper(context, keys)))
+        listener = stack.enter_context(closing(listen("127.0.0.1")))
+        address = address_of(listener)
+        link = stack.enter_context(closing(SlowLink(address, bytes_per_second=2e6)))
+        fd = os.dup(listener.fileno())
+        server = Server(context, address, keeper=keeper, listener=fd)
+        consumer = stack.enter_context(closing(TcpConsumer(near, [server])))
+        producer = stack.enter_context(
+            closing(
+                TcpProducer(far, link.address, index=0, incarnation=0, keys=keys, context=context)
+            )
+        )
+        consumer.grant({0: 2}, 0)
+        found = []
+
+        def has_come():
+            producer.poll()
+            if (grant := producer.acquire()) is not None:
+                grant.block.buffer[:] = 7 + grant.slot
+                producer.send(grant)
+            found.extend(consumer.recv(9))
+            server.socket.poll(10)
+            return len(found) == 2
+
+        eventually(has_come, "two blocks", 20.0)
+        assert all((d.block.buffer == 7 + d.slot).all() for d in found)
+        assert {d.slot for d in found} == {0, 1}
+        assert producer.resent == 0
+        assert link.connections == 1

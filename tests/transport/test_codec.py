@@ -7,7 +7,7 @@ from srl.transport.codec import FORMAT, HEADER, Header, Kind, pack, unpack
 
 # magic, format, kind 4 and padding; sender; incarnation; sequence; a; b; c; d; digest
 GOLDEN = bytes.fromhex(
-    "53524c02"
+    "53524c03"
     "04000000"
     "04030201"
     "08070605"
@@ -46,7 +46,7 @@ HEADERS = st.builds(
 
 
 def test_wire_format_is_frozen():
-    assert FORMAT == 2
+    assert FORMAT == 3
     assert pack(HEADER_OF_GOLDEN) == GOLDEN
     assert unpack(GOLDEN) == HEADER_OF_GOLDEN
 

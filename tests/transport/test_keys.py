@@ -13,10 +13,9 @@ from srl.testing.stream_contract import eventually
 from srl.transport.codec import Header, Kind, pack
 from srl.transport.keys import Doorkeeper, make_keys, use_keys
 from srl.transport.listener import address_of, listen
-from srl.transport.sockets import Client, Server
+from srl.transport.sockets import PART_BYTES, Client, Server
 
 HELLO = Header(Kind.HELLO, 0, 1, 0)
-MOST_BYTES = 1 << 20
 
 
 class Host:
@@ -30,9 +29,7 @@ class Host:
 
     def serve(self):
         listener = os.dup(self.listener.fileno())
-        return Server(
-            self.context, self.address, keeper=self.keeper, listener=listener, most_bytes=MOST_BYTES
-        )
+        return Server(self.context, self.address, keeper=self.keeper, listener=listener)
 
     def hears_its_own(self):
         """Whether a client with the keys still gets through, and nobody else did before it."""
@@ -128,14 +125,14 @@ def test_who_connects_before_the_server_is_there_is_counted_too():
     context.destroy(linger=0)
 
 
-def test_frame_that_is_too_large_ends_its_connection_and_nothing_else(host):
+def test_part_that_is_too_large_ends_its_connection_and_nothing_else(host):
     with closing(Client(host.context, host.address, keys=host.keys)) as client:
-        client.send(HELLO, bytes(MOST_BYTES))
+        client.socket.send_multipart([pack(HELLO), bytes(PART_BYTES)])
         heard = []
-        eventually(lambda: heard.extend(host.server.recv_all()) or heard, "the largest frame")
+        eventually(lambda: heard.extend(host.server.recv_all()) or heard, "the largest part")
         eventually(lambda: host.keeper.refused == 0, "the news that it was let in")
         assert host.keeper.ended == 0
-        client.send(HELLO, bytes(MOST_BYTES + 4096))
+        client.socket.send_multipart([pack(HELLO), bytes(PART_BYTES + 4096)])
         eventually(lambda: host.keeper.ended == 1, "the end of the connection")
         assert host.server.recv_all() == []
     assert host.hears_its_own()
@@ -146,7 +143,8 @@ def test_client_ends_a_connection_that_brings_too_much(host):
         client.send(HELLO)
         heard = []
         eventually(lambda: heard.extend(host.server.recv_all()) or heard, "a hello")
-        host.server.send(heard[0].peer, HELLO, bytes(MOST_BYTES))
+        too_large = bytes(PART_BYTES + 4096)
+        host.server.socket.send_multipart([heard[0].peer, pack(HELLO), too_large])
         eventually(lambda: host.keeper.ended == 1, "the end of the connection")
         assert client.recv_all() == []
 

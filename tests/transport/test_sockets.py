@@ -1,16 +1,26 @@
 import itertools
+import os
 import shutil
 import tempfile
 
 import pytest
 import zmq
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from srl.testing.stream_contract import eventually
 from srl.transport import sockets
 from srl.transport.codec import Header, Kind, pack
-from srl.transport.sockets import _COPIED_BYTES, Client, Server
+from srl.transport.sockets import (
+    _COPIED_BYTES,
+    PART_BYTES,
+    Client,
+    Server,
+    _cut,
+    join,
+    join_into,
+    part_sizes,
+)
 
 HELLO = Header(Kind.HELLO, 3, 1, 7, digest=b"12345678")
 
@@ -157,3 +167,42 @@ def test_header_that_is_not_ours_is_dropped_and_counted(ends, changed):
     data[changed[0]] = changed[1]
     client.socket.send_multipart([bytes(data)])
     eventually(lambda: not server.recv_all() and server.rejected == 1, "a rejection")
+
+
+@given(st.integers(0, 5 * PART_BYTES))
+@example(0)
+@example(PART_BYTES)
+@example(3 * PART_BYTES)
+@example(3 * PART_BYTES + 1)
+def test_parts_are_whole_but_for_the_last_and_add_up(num_bytes):
+    *whole, last = part_sizes(num_bytes)
+    assert set(whole) <= {PART_BYTES}
+    assert sum(whole) + last == num_bytes
+    assert 0 < last <= PART_BYTES or num_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "num_bytes", [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES]
+)
+def test_large_frame_crosses_in_parts_both_ways(ends, num_bytes):
+    server, client = ends
+    data = os.urandom(num_bytes)
+    sizes = [2, *part_sizes(num_bytes), 3]
+    client.send(HELLO, b"in", memoryview(data), b"out")
+    (message,) = receive(server)
+    server.send(message.peer, HELLO, b"in", data, b"out")
+    (answer,) = receive(client)
+    for frames in (message.frames, answer.frames):
+        assert [len(frame) for frame in frames] == sizes
+        assert bytes(join(frames[1:-1])) == data
+        target = bytearray(num_bytes)
+        join_into(memoryview(target), frames[1:-1])
+        assert target == data
+
+
+def test_parts_are_not_copied_before_they_are_sent():
+    data = bytearray(2 * PART_BYTES + 1)
+    parts = _cut(memoryview(data))
+    data[-1] = 7
+    assert [len(part) for part in parts] == part_sizes(len(data))
+    assert parts[-1][0] == 7

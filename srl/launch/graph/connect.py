@@ -284,7 +284,7 @@ class ProcessConnector:
     def consumer(self, route: RoutePlan, taker: int) -> SampleConsumer:
         """The end of the sample stream of a trainer, or of a buffer."""
         blocks, address = self._blocks(route), self._address("samples", route, taker)
-        receivers = self._servers(f"samples/{route.policy}/{taker}", blocks.layout.nbytes)
+        receivers = self._servers(f"samples/{route.policy}/{taker}")
         if not receivers:
             return ShmConsumer(blocks, address, consumer=taker, context=self._context)
         servers = [Server(self._context, address), *receivers]
@@ -363,7 +363,7 @@ class ProcessConnector:
         """A policy worker's end of the inference stream: for actors of its host, of others, or of both."""
         near, far = None, None
         digest, frames = route.layout().spec.digest(), self._frames(route)
-        for server in self._servers(inference_end(route, policy_worker), frames.request.nbytes):
+        for server in self._servers(inference_end(route, policy_worker)):
             far = TcpInferenceServer(frames, server, digest=digest, incarnation=self._incarnation)
             self._remote.append(far)
         replies = f"replies/{route.policy}/{policy_worker}"
@@ -460,11 +460,8 @@ class ProcessConnector:
         assert self._network is not None, "a stream over a network, and no keys"
         return self._network
 
-    def _servers(self, name: str, most_bytes: int) -> list[Server]:
-        """What listens for this worker at an end, or at its parts: each has a thread of its own.
-
-        It is sent frames of at most so many bytes.
-        """
+    def _servers(self, name: str) -> list[Server]:
+        """What listens for this worker at an end, or at its parts: each has a thread of its own."""
         if self._network is None:
             return []
         listeners = self._network.listeners
@@ -477,7 +474,6 @@ class ProcessConnector:
                 keeper=self._doorkeeper,
                 listener=fd,
                 thread=number % self._plan.experiment["network"]["receivers"],
-                most_bytes=most_bytes,
             )
             for number, (end, fd) in enumerate(sorted(mine.items()))
         ]

@@ -17,7 +17,7 @@ from srl.core.errors import SpecError, StreamError
 from srl.core.spec import Spec
 from srl.core.streams import Grant, Request
 from srl.transport.codec import Header, Kind
-from srl.transport.sockets import Client, Message, Server
+from srl.transport.sockets import Client, Message, Server, join
 
 HELLO_SECONDS = 0.5
 """Between two greetings of a worker that has not answered one, or a request, for so long."""
@@ -312,9 +312,9 @@ class RequestServer(ABC):
             self._server.send(message.peer, welcome)
             return
         try:
-            theirs = Spec.from_json(bytes(message.frames[0]))
+            theirs = Spec.from_json(bytes(join(message.frames)))
             reason = self._outputs.difference(theirs) or "the observations differ"
-        except (IndexError, SpecError) as error:
+        except SpecError as error:
             reason = f"the client sent no readable Spec ({error})"
         self._server.rejected += 1
         refused = Header(Kind.REFUSED, 0, self._incarnation, 0, digest=self._digest)

@@ -1,6 +1,6 @@
 """Inference between hosts: a request brings its row along, and an answer its outputs.
 
-Each is one frame, laid out by a Spec that both sides know. What is shown of a stack is sent as it is
+Each is one message, laid out by a Spec that both sides know. What is shown of a stack is sent as it is
 shown, so a policy worker needs to remember nothing of an actor.
 """
 
@@ -17,7 +17,7 @@ from srl.core.spec import Field, Spec
 from srl.core.streams import Request
 from srl.streams.inference.ends import Pending, RequestClient, RequestServer
 from srl.transport.keys import Keys
-from srl.transport.sockets import Client, Message, Server
+from srl.transport.sockets import Client, Message, Server, join, join_into, part_sizes
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class TcpInferenceClient(RequestClient):
         """Ask the policy workers at `addresses`; `options` are those of every client."""
         self._layouts = layouts
         self._requests = [Block.allocate(layouts.request) for _ in range(layouts.num_groups)]
-        most = layouts.answer.nbytes
-        clients = [Client(context, address, keys=keys, most_bytes=most) for address in addresses]
+        self._answer_sizes = part_sizes(layouts.answer.nbytes)
+        clients = [Client(context, address, keys=keys) for address in addresses]
         super().__init__(layouts.outputs, clients, **options)
 
     def _prepare(self, group: int) -> None:
@@ -103,10 +103,10 @@ class TcpInferenceClient(RequestClient):
 
     def _read(self, worker: int, message: Message, pending: Pending) -> Mapping[str, Any] | None:
         answer = self._layouts.answer
-        if len(message.frames) != 1 or len(message.frames[0]) != answer.nbytes:
+        if [len(frame) for frame in message.frames] != self._answer_sizes:
             self._clients[worker].rejected += 1
             return None
-        frame = np.frombuffer(message.frames[0], np.uint8)
+        frame = np.frombuffer(join(message.frames), np.uint8)
         return Block(answer, frame).row(self._outputs.names, 0)
 
 
@@ -127,6 +127,7 @@ class TcpInferenceServer(RequestServer):
     ) -> None:
         """Answer what comes to `server`."""
         self._layouts = layouts
+        self._request_sizes = part_sizes(layouts.request.nbytes)
         self._rows: dict[tuple[int, int], Block] = {}
         self._peers: dict[int, tuple[int, bytes]] = {}
         """Client to its life, and the connection that its last hello came by."""
@@ -136,11 +137,7 @@ class TcpInferenceServer(RequestServer):
         sizes = [len(frame) for frame in message.frames]
         sender, group = message.header.sender, message.header.c
         is_known = self._layouts.holds(sender, group) and sender in self._peers
-        return (
-            is_known
-            and self._peers[sender][1] == message.peer
-            and sizes == [self._layouts.request.nbytes]
-        )
+        return is_known and self._peers[sender][1] == message.peer and sizes == self._request_sizes
 
     def _on_hello(self, message: Message) -> None:
         header = message.header
@@ -157,7 +154,7 @@ class TcpInferenceServer(RequestServer):
         block = self._rows.get(key)
         if block is None:
             block = self._rows[key] = Block.allocate(self._layouts.request)
-        np.copyto(block.buffer, np.frombuffer(message.frames[0], np.uint8))
+        join_into(block.buffer.data, message.frames)
         return block.row(self._layouts.request.spec.names, 0)
 
     def _write(

@@ -7,28 +7,21 @@ have not changed since the version that a sink has are not sent.
 
 import time
 from collections.abc import Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-import zmq
 
-from srl.core.arrays import Arrays, write_arrays
+from srl.core.arrays import Arrays
 from srl.core.block import Block, Layout
 from srl.core.errors import StreamError
 from srl.core.spec import Spec
 from srl.core.streams import ParameterPublisher, ParameterSubscriber
 from srl.transport.codec import Header, Kind
-from srl.transport.keys import Keys
-from srl.transport.sockets import Client, Message, Server
+from srl.transport.sockets import Client, Message, Server, join_into, part_sizes
 
 _HELLO_SECONDS = 0.5
 _NONE = -1
-
-
-def connect_sink(context: "zmq.Context[Any]", address: str, spec: Spec, keys: Keys) -> Client:
-    """A connection to the source at `address`, over which the largest tensor may come."""
-    most = max(field.nbytes for field in spec)
-    return Client(context, address, keys=keys, most_bytes=most)
 
 
 class ParameterSource:
@@ -205,24 +198,20 @@ class ParameterSink:
 
     def _lay_over(self, message: Message) -> None:
         """Take over tensors, if they are for the version this host has, whole and alike."""
-        header, tensors = message.header, message.frames[1:]
+        header, parts = message.header, message.frames[1:]
         which = np.frombuffer(message.frames[0] if message.frames else b"", np.uint8)
         numbers = which.view(np.int64).tolist() if not which.nbytes % 8 else [_NONE]
-        is_sound = bool(message.frames) and len(numbers) == len(tensors)
+        is_sound = bool(message.frames) and len({*numbers}) == len(numbers)
         is_sound &= header.b in (_NONE, self._version)
         is_sound &= all(0 <= n < len(self._spec) for n in numbers)
-        if not is_sound or any(
-            len(tensor) != self._spec[n].nbytes for n, tensor in zip(numbers, tensors, strict=True)
-        ):
+        sizes = [part_sizes(self._spec[n].nbytes) for n in numbers] if is_sound else []
+        if not is_sound or [len(part) for part in parts] != [*chain.from_iterable(sizes)]:
             self._client.rejected += 1
             return
-        changed = {
-            self._spec[n].name: np.frombuffer(tensor, np.uint8)
-            .view(self._spec[n].dtype)
-            .reshape(self._spec[n].shape)
-            for n, tensor in zip(numbers, tensors, strict=True)
-        }
-        write_arrays({name: self._weights[name] for name in changed}, changed)
+        rest = iter(parts)
+        for n, of_tensor in zip(numbers, sizes, strict=True):
+            target = _bytes_of(self._weights[self._spec[n].name]).data
+            join_into(target, islice(rest, len(of_tensor)))
         self._version = header.a
         self._target.publish(self._weights, self._version)
 

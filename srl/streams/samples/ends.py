@@ -15,7 +15,7 @@ from srl.core.spec import Spec
 from srl.core.streams import Delivery, Grant
 from srl.transport.blocks import BlockArena
 from srl.transport.codec import Header, Kind
-from srl.transport.sockets import Client, Frame, Message, Server
+from srl.transport.sockets import Client, Frame, Message, Server, join
 
 # By names of their own: to look a member of an enum up costs a call.
 _HELLO, _BLOCK = Kind.HELLO, Kind.BLOCK
@@ -306,7 +306,7 @@ class Consumer:
 
 def _describe_difference(mine: Spec, frames: Sequence[Frame]) -> str:
     try:
-        theirs = Spec.from_json(bytes(frames[0]))
-    except (IndexError, SpecError) as error:
+        theirs = Spec.from_json(bytes(join(frames)))
+    except SpecError as error:
         return f"the producer sent no readable Spec ({error})"
     return mine.difference(theirs) or "the Specs differ"

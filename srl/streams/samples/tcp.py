@@ -1,4 +1,4 @@
-"""Sample stream between hosts: a block is sent as one frame, and kept until its consumer has taken it.
+"""Sample stream between hosts: a block is sent in one message, and kept until its consumer has taken it.
 
 Each side has an arena of its own, with a slot table. A block that arrives is copied into the same slot of
 the consumer's arena, and from there on is like one of its own host. Blocks of a producer are received in
@@ -18,7 +18,7 @@ from srl.transport.blocks import BlockArena
 from srl.transport.codec import Kind
 from srl.transport.compression import Compression
 from srl.transport.keys import Keys
-from srl.transport.sockets import Client, Frame, Message, Server
+from srl.transport.sockets import Client, Frame, Message, Server, join, join_into, part_sizes
 
 _TELL_SECONDS = 0.005
 """Between two times that producers hear of fewer blocks than half of their slots."""
@@ -51,9 +51,7 @@ class TcpProducer(Producer):
         self._looked = -1
         """The last hello whose answer was looked through for blocks that are lost; -1: one was not sent."""
         self.resent = 0
-        client = Client(
-            context, address, keys=keys, most_bytes=_account_bytes(blocks.table.num_slots)
-        )
+        client = Client(context, address, keys=keys)
         super().__init__(blocks, client, index=index, place=0, incarnation=incarnation)
 
     def _hand_over(self, slot: int, generation: int) -> None:
@@ -113,6 +111,8 @@ class TcpConsumer(Consumer):
     ) -> None:
         """Take what comes to `servers`: with a block from other hosts, without one from this."""
         self._compression = compression
+        self._sizes = part_sizes(blocks.layout.nbytes)
+        """Of the parts of a block."""
         self.out_of_order = 0
         self._untold: dict[int, int] = {}
         """Producer of another host to the blocks of it that were taken, which it does not know yet."""
@@ -159,18 +159,20 @@ class TcpConsumer(Consumer):
             self.out_of_order += 1  # one before it is missing: both will come again
         else:
             block = self._blocks.block(producer, slot)
-            block.buffer.data[:] = data
+            join_into(block.buffer.data, data)
             table.receive(producer, slot, header.sequence)
             self._note(producer, slot, header.b, block)
 
-    def _data_of(self, message: Message) -> Frame | None:
-        """The bytes of a block that a message brings; None where it brings none, or not whole."""
+    def _data_of(self, message: Message) -> Sequence[Frame] | None:
+        """The parts of a block that a message brings; None where it brings none, or not whole."""
         frames, size = message.frames, self._blocks.layout.nbytes
-        if len(frames) != 1:
-            return None
+        sizes = [len(frame) for frame in frames]
         if message.header.c == _PACKED and self._compression is not None:
-            return self._compression.unpack(frames[0], size)
-        return frames[0] if len(frames[0]) == size else None
+            if sum(sizes) >= size or sizes != part_sizes(sum(sizes)):
+                return None
+            data = self._compression.unpack(join(frames), size)
+            return None if data is None else (data,)
+        return frames if sizes == self._sizes else None
 
     def _learn_abandoned(self, server: Server, producer: int, num_blocks: int) -> None:
         """Heed it where a producer can have had leave to start so many since it was last heard."""

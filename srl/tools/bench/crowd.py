@@ -33,7 +33,7 @@ from srl.launch.host.gathering import Gathering
 from srl.launch.host.limits import raise_descriptors
 from srl.launch.link import Greeting, LinkOrder, python_version
 from srl.streams.parameters.shm import ShmPublisher, ShmSubscriber, parameter_arena_bytes
-from srl.streams.parameters.tcp import ParameterSink, connect_sink
+from srl.streams.parameters.tcp import ParameterSink
 from srl.streams.samples.tcp import TcpProducer
 from srl.tools.bench.replay import STAMP
 from srl.transport.arena import Arena
@@ -55,6 +55,7 @@ from srl.transport.control import (
 )
 from srl.transport.line import Line
 from srl.transport.slots import Ledger
+from srl.transport.sockets import Client
 from srl.transport.sockets import Message as StreamMessage
 from srl.workers.run import die_with_parent
 
@@ -265,7 +266,7 @@ class LightHost:
         )
         self.arena = Arena.create("parameters", parameter_arena_bytes(spec))
         source = addresses[parameters_end(self.route)]
-        client = connect_sink(self.crowd.context, source, spec, self.order.keys)
+        client = Client(self.crowd.context, source, keys=self.order.keys)
         self.sink = ParameterSink(ShmPublisher(self.arena.buffer, spec), spec, client)
         self.crowd.watch(self, *self.sink.pollables())
         self._parameters = ShmSubscriber(self.arena.buffer, spec)
