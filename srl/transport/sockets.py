@@ -29,7 +29,7 @@ _PATIENCE_MILLISECONDS = 30_000
 """For so long a client waits for an answer: over a slow link its question is behind all that the kernel still sends."""
 _HANDSHAKE_MILLISECONDS = 30_000
 """Thousands that connect in one moment wait for each other; who gives up soon and begins anew makes it worse."""
-PART_BYTES = 256 << 10
+PART_BYTES = 512 << 10
 """Of a larger frame, so many are sent at once, and over a network nobody may send more: a link that moves one part
 in the time of silence is fast enough. While one is decrypted the next is encrypted, so that a few parts are faster, too."""
 _SEAL_BYTES = 64
