@@ -292,11 +292,15 @@ class RayCluster:
         """Choose hosts for all workers; waits for nodes that may still join, and that others may leave."""
         wanted = {kind: tuple(self._options[name]) for kind, name in _KINDS.items()}
         needed = [worker.name for worker in plan.workers if worker.name not in plan.late]
+        # of nodes that join, none has an address that is there already, and any may have a mark
+        is_final = not any(map(_is_mark, (*wanted["trainer"], *wanted["policy"])))
         now = time.monotonic()
         deadline, say_at, wish_at, wish = now + self._options["wait_seconds"], now, now, None
         while True:
-            check_sharing(plan, self.nodes(), wanted)
+            if is_final:
+                check_sharing(plan, self.nodes(), wanted)
             try:
+                check_sharing(plan, self.nodes(), wanted)
                 places = place(plan, self.free_nodes(), wanted)
                 self.give_back(wish)
                 return places
@@ -351,6 +355,12 @@ class RayCluster:
 
         return bool(self.within(_ANSWER_SECONDS, is_any))
 
+    def is_waiting(self, group: Any) -> bool:
+        """Whether a group has no room yet; not where Ray does not say."""
+        table = self.ray.util.placement_group_table
+        state = self.within(_ANSWER_SECONDS, lambda: table(group)["state"])
+        return state is not None and state != "CREATED"
+
     def knock(self, node: Node) -> "Knock":
         """Begin to look whether a node answers."""
         return Knock(*self._doors[node.id])
@@ -372,7 +382,7 @@ class RayCluster:
             for node in self.within(_ANSWER_SECONDS, self.free_nodes) or ()
             if node.id != at.node.id
             and node.cores >= at.cores
-            and node.gpus >= at.gpus
+            and node.gpus >= at.gpus - 1e-9
             and all(names & ({node.address, node.id} | node.marks) for names in wanted)
         ]
         return None if not fit else replace(at, node=max(fit, key=lambda node: node.cores))
@@ -546,7 +556,7 @@ class RayStarter:
         if there is None:
             return False
         if self._group is not None and time.monotonic() > self._is_full_after:
-            self._is_full = not self._cluster.is_met(self._group)
+            self._is_full = self._cluster.is_waiting(self._group)
         return self._is_full or all(node.id != self._at.node.id for node in there)
 
     def close(self, grace_seconds: float) -> None:

@@ -30,8 +30,8 @@ _PATIENCE_MILLISECONDS = 30_000
 _HANDSHAKE_MILLISECONDS = 30_000
 """Thousands that connect in one moment wait for each other; who gives up soon and begins anew makes it worse."""
 PART_BYTES = 512 << 10
-"""Of a larger frame, so many are sent at once, and over a network nobody may send more: a link that moves one part
-in the time of silence is fast enough. While one is decrypted the next is encrypted, so that a few parts are faster, too."""
+"""Of a larger frame, so many are sent at once, and over a network nobody may send more: a connection that moves
+one part in the time of silence is fast enough. While one is decrypted the next is encrypted, so that a few parts are faster, too."""
 _SEAL_BYTES = 64
 """What CURVE adds to a frame, and more."""
 _COPIED_BYTES = 64 << 10

@@ -80,7 +80,8 @@ class _Watch:
             if isinstance(message, Ready):
                 self.pids[message.worker] = message.pid
             elif isinstance(message, Report):
-                self.reports[message.worker] = now, dict(message.seconds)
+                if message.seconds:  # who guards a door has none
+                    self.reports[message.worker] = now, dict(message.seconds)
                 if message.updates:
                     self._learned(message.worker, now, message.updates[-1])
         return None if self.end is None else "the window is over"

@@ -249,7 +249,7 @@ def one_of_each(experiment: Experiment[Any]) -> Experiment[Any]:
         launcher="local",
         max_staleness=max(1, experiment.max_staleness),
         threads=1,
-        actors=replace(experiment.actors, count=1, inline=0, min=None, threads=None),
+        actors=replace(experiment.actors, count=1, min=None, threads=None),
         policies=replace(experiment.policies, count=1, min=None, threads=None),
         trainers=replace(experiment.trainers, count=1, threads=None),
     )

@@ -188,13 +188,12 @@ def _teams(plan: Plan, kind: str, route: RoutePlan) -> tuple[Team, ...]:
 
 
 def _crews(plan: Plan, route: RoutePlan, servers: tuple[Team, ...]) -> tuple[Crew, ...]:
-    """The actors, by host and how they ask: those of a crew ask the same policy workers."""
-    alike: dict[tuple[int, bool], list[int]] = {}
+    """The actors, by host: those of one host ask the same policy workers."""
+    hosts: dict[int, list[int]] = {}
     for worker in plan.of_kind("actor"):
-        kind = plan.host_of(worker.name), plan.answers_itself(worker.index)
-        alike.setdefault(kind, []).append(worker.index)
+        hosts.setdefault(plan.host_of(worker.name), []).append(worker.index)
     crews = []
-    for (host, _), actors in sorted(alike.items()):
+    for host, actors in sorted(hosts.items()):
         substrate, _ = asks_over(plan, route, actors[0])
         far = sum(sends_over(plan, route, a) == "tcp" for a in actors) / len(actors)
         asked = tuple(

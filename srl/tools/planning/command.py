@@ -46,6 +46,11 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError(f"--seconds must be more than 0 and finite, got {seconds:g}")
     folder = _folder_of(name)
     experiment = find(name, rest) if folder is None else _experiment_of(folder, rest)
+    if experiment.actors.inline:
+        raise ConfigError(
+            f"srl plan does not know runs of which some actors answer themselves (actors.inline {experiment.actors.inline}): "
+            "plan it with --actors.inline 0, and with --inference inline"
+        )
     measured = measured_of(folder) if folder is not None else {}
     cluster = read_cluster(options["cluster"]) if "cluster" in options else this_host()
     one = plan_of(one_of_each(experiment))

@@ -57,20 +57,6 @@ def test_actors_that_answer_themselves_beside_their_trainer():
     assert (setup.servers, setup.groups, setup.envs) == ((), 3, 4)
 
 
-def test_some_actors_answer_themselves_and_others_ask(cluster):
-    words = (
-        "--inference shm --actors.count 16 --actors.inline 6 --policies.count 2 --ray.trainers big"
-    )
-    setup = setup_of(words + " --ray.actors node-1 node-2 --ray.policies big", cluster)
-    asking = [crew for crew in setup.crews if crew.servers]
-    alone = [crew for crew in setup.crews if not crew.servers]
-    assert sum(crew.count for crew in alone) == 6
-    assert sum(crew.count for crew in asking) == 10
-    assert {crew.host for crew in asking} == {1, 2}
-    assert all(crew.is_far and crew.sends_far == 1.0 for crew in asking)
-    assert not any(crew.is_far for crew in alone)
-
-
 def test_hosts_that_share_a_machine(tmp_path):
     path = tmp_path / "one.toml"
     path.write_text('[machines]\nhere = 2\n[[nodes]]\ncount = 3\ncores = 8\nmachine = "here"\n')

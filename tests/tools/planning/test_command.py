@@ -83,6 +83,10 @@ def test_a_finished_run_is_compared(costs, tmp_path, capsys):
         (["--costs", "FOLDER/broken.json"], "was not written by srl plan"),
         (["--seconds", "0"], "--seconds must be more than 0"),
         (["--seconds", "nan"], "--seconds must be more than 0"),
+        (
+            ["--inference", "shm", "--actors.count", "4", "--actors.inline", "2"],
+            "plan it with --actors.inline 0, and with --inference inline",
+        ),
     ],
 )
 def test_bad_input(tmp_path, capsys, words, told):
